@@ -18,12 +18,10 @@ One draw, from weights to samples:
     source_queues  the next samples of each source, and which of them wait
     step_draws     pattern and queues -> the draws of the step
     state          what is carried to the next step, and its saved form
-    record         what a plan log keeps of a step, and the draws recovered from it
 """
 
 from evenstep.mixture.mixer import Mixer
 from evenstep.mixture.mixture_options import LengthCurriculum
-from evenstep.mixture.record import DrawRecord, redrawn
 from evenstep.mixture.schedules import (
     Constant,
     FeedbackSchedule,
@@ -36,7 +34,6 @@ from evenstep.mixture.schedules import (
 
 __all__ = [
     "Constant",
-    "DrawRecord",
     "FeedbackSchedule",
     "LengthCurriculum",
     "Mixer",
@@ -45,5 +42,4 @@ __all__ = [
     "Schedule",
     "Staged",
     "WarmUp",
-    "redrawn",
 ]

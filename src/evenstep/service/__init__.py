@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from evenstep.service.messages import LocalHandle as LocalHandle
     from evenstep.service.messages import Reply as Reply
     from evenstep.service.planner.loader_pool import LoaderPool as LoaderPool
-    from evenstep.service.planner.plan_log import read_log as read_log
     from evenstep.service.planner.planner import Planner as Planner
     from evenstep.service.planner.store.run_store import stored_state as stored_state
     from evenstep.service.sizing.job_profile import JobProfile as JobProfile
@@ -86,7 +85,6 @@ _HOMES = {
     ".planner.loader_pool": ("LoaderPool",),
     ".backends.local": ("LocalService",),
     ".job.job_options": ("Mesh", "DrawOptions", "MeasureOptions", "ServiceMemory"),
-    ".planner.plan_log": ("read_log",),
     ".planner.planner": ("Planner",),
     ".client.joining": ("Client", "attach"),
     ".job.sample_measure": ("SUPERVISED",),

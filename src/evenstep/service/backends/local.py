@@ -60,7 +60,6 @@ class LocalService(Steering):
                 job,
                 pool,
                 state=state,
-                plan_log=logs.plans,
                 seen=begin_run(logs.seen, job.names, state),
                 store=new_run(store),
             )

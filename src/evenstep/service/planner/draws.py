@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from evenstep.data.source import Source
 from evenstep.errors import SampleError
-from evenstep.mixture import DrawRecord, Mixer
+from evenstep.mixture import Mixer
 from evenstep.mixture.sample_table import Metadata, SampleTable
+from evenstep.mixture.step_draws import DrawRecord
 from evenstep.service.source_loader.preparer import PrepareFailure
 
 if TYPE_CHECKING:
@@ -103,11 +104,6 @@ class Draws:
         """
         self.mixture, self.metadata, self.bad = mixture, metadata, bad
         self._loaders = loaders
-        self.records: list[DrawRecord] = []
-        """Of the draws for the step being planned."""
-
-    def begin_step(self) -> None:
-        self.records = []
 
     def begin_draw(self) -> None:
         """Forgets what was drawn before."""
@@ -134,7 +130,6 @@ class Draws:
     def _noted(self) -> DrawRecord:
         record = self.mixture.record
         assert record is not None
-        self.records.append(record)
         if self._loaders is not None:
             self.bad.note_step(record.bad, self._loaders.failures)
         return record

@@ -11,7 +11,6 @@ An error is an outcome like a plan: every client gets it, for that step and all 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -51,14 +50,12 @@ class Planner:
         job: Job,
         metadata: Metadata,
         *,
-        plan_log: str | os.PathLike[str] | None = None,
         seen: RunPlace | None = None,
     ) -> None:
         """
         Args:
             metadata: describes the samples that can be drawn; a `LoaderPool`, or an array of
                 lengths, such as `BufferedMetadata`.
-            plan_log: a file that plans are written to, a line of JSON each.
             seen: where it is recorded which samples go into which steps.
         """
         self._job, self._metadata = job, metadata
@@ -70,7 +67,7 @@ class Planner:
         }
         self._mixture = job.mixture(self._sizes)
         self._signals = Signals(job.memory.prefetch, job.memory.plans_kept)
-        self._log = PlanLog(job.memory.plans_kept, plan_log)
+        self._log = PlanLog(job.memory.plans_kept)
         self._seen = None if seen is None else SeenWriter(seen)
         self._draws = Draws(self._mixture, metadata, self._loaders, BadSamples(job.sources))
         self._steps = self._begin_steps(Windows.of(SampleTable.empty(job.names, job.columns)))
@@ -351,7 +348,6 @@ class Planner:
 
     def _plan_next(self, before: PlannerState) -> None:
         step = self._step
-        self._draws.begin_step()
         now, plan = self._changes.at(step), None
         self._mixture.by_hand = now.by_hand
         if not now.ends:
@@ -364,7 +360,7 @@ class Planner:
         by_hand = [str(each) for each in self._changes.lasting() if each.step == step]
         if by_hand:
             plan = replace(plan, notes=(*plan.notes, *by_hand))
-        self._keep(LoggedPlan(plan, tuple(self._draws.records), before))
+        self._keep(LoggedPlan(plan, before))
         self._step = step + 1
 
     def _keep(self, logged: LoggedPlan) -> None:

@@ -62,7 +62,7 @@ class StrategySteps:
             self.windows = Windows.of(self._with_drawn(step))
             return None
         samples = self._with_drawn(step)
-        if not draws.records:
+        if samples is carried:
             raise ConfigurationError(
                 f"the strategy has drawn nothing of the job's sources in step {step}; let it call "
                 "graph.mix(), for the job's own weights, or graph.mix(weights)"

@@ -59,14 +59,13 @@ def make_planner(
     layout: SourceLayout,
     loaders: list[RemoteHandle],
     state: Mapping[str, Any] | None,
-    plan_log: str | None,
     seen: RunPlace | None = None,
     store: RunPlace | None = None,
     mesh: ClientPlaceTree | None = None,
 ) -> Planner:
     handles = [handle.using(timer=timer) for handle in loaders]
     pool = LoaderPool(layout, handles, columns=job.columns, sources=job.sources)
-    given: dict[str, Any] = {"plan_log": plan_log, "seen": seen, "store": store, "mesh": mesh}
+    given: dict[str, Any] = {"seen": seen, "store": store, "mesh": mesh}
     return planner_of(job, pool, state=state, **given)
 
 
@@ -94,7 +93,6 @@ def restart_planner(
     timer: WaitTimer,
     job: Job,
     registry: RemoteHandle,
-    plan_log: str | None,
     seen: RunPlace | None,
     store: RunPlace | None,
 ) -> Planner:
@@ -106,7 +104,6 @@ def restart_planner(
         job_state.layout,
         list(job_state.info.loaders),
         job_state.planner_state,
-        plan_log,
         seen,
         store,
         job_state.tree if job_state.mesh_begins else None,
