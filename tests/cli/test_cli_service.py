@@ -22,7 +22,7 @@ from command_line import Capture
 
 import evenstep.service as es
 from evenstep.cli.service_sizing import loaders_of
-from evenstep.cli.user_objects import load_job, load_object
+from evenstep.cli.shared_options import load_job, load_object
 from evenstep.errors import ConfigurationError, MeshChangedError
 from evenstep.tools.report.run_record import read_run
 

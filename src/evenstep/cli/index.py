@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from evenstep.cli.output import note, print_figures, print_json, progress_bar
-from evenstep.cli.shared_options import Json
-from evenstep.cli.user_objects import load_job
+from evenstep.cli.shared_options import Json, load_job
 from evenstep.data import Source, open_reader
 from evenstep.data.file_index import FOLDER_VARIABLE, watched
 from evenstep.data.source_files import in_threads

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenstep.cli.output import note, print_json
+from evenstep.cli.output import note, print_json, print_plan, restart_text, status_line
 from evenstep.cli.service_changes import Address, Name
 from evenstep.cli.service_changes import register as register_changes
 from evenstep.cli.service_seen import seen
 from evenstep.cli.service_sizing import advise, loaders_of
-from evenstep.cli.service_text import print_plan, restart_text, status_line
-from evenstep.cli.shared_options import Json
-from evenstep.cli.user_objects import load_job
+from evenstep.cli.shared_options import Json, load_job
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
 from evenstep.files import read_json
 from evenstep.service.start_options import ServiceFaults

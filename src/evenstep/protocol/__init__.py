@@ -31,13 +31,13 @@ In reading order:
     epoch_options    `EpochOptions`, what all ranks have in common
     rank_protocol    `RankProtocol`, the state machine
     all_ranks        `AllRanks`, every rank's machine in one place: what a centre plans with
-    rank_round       one rank's part of a round: window, proposal, planned steps
+    rank_round       one rank's part of a round: window, proposal, planned steps; samples lent to
+                     ranks that have none to run zero-loss steps with
     agreed           what ranks agree on from round to round, of what was measured
     window_buffer    the samples that a rank has received and not yet emitted; `RoundStart`
     window_size      how many samples a window should hold
     dealt_windows    windows of ranks that share one stream, dealt out on demand
     look_ahead       windows of ranks that each have a fixed share
-    lending          samples lent to ranks that have none to run zero-loss steps with
     planned_step     `PlannedStep` and the tables of its round
     receipts         what a rank sends of its steps, and totals of all, as each rank learns them
     bodies           hello, proposal and receipt as bytes

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.packing.pieces import cut_long
-from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
+from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions, cut_long
 
 LENGTHS = st.lists(st.integers(1, 300_000), min_size=1, max_size=20)
 DOCUMENT_COSTS = st.builds(

@@ -3,12 +3,12 @@
 In reading order, with the section of the paper that each file follows:
 
 ```
-step_limits         what a document costs; the limits of a step                  (4.1)
+step_limits         what a document costs; the limits of a step; documents cut   (4.1)
+                    into pieces
 outliers            which documents wait, and what all ranks aim at in a step    (4.2)
 fill                one rank's micro-batches, filled to that cost                (4.3);
                     the last steps of an epoch
 workload_packing    the policy `WorkloadPacking`: what ranks exchange
-pieces              documents cut into pieces
 ```
 """
 
@@ -19,20 +19,18 @@ from typing import TYPE_CHECKING
 from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from evenstep.plan.packing.pieces import OVER_LONG as OVER_LONG
-    from evenstep.plan.packing.pieces import Pieces as Pieces
-    from evenstep.plan.packing.pieces import cut_long as cut_long
+    from evenstep.plan.packing.step_limits import OVER_LONG as OVER_LONG
     from evenstep.plan.packing.step_limits import DocumentCost as DocumentCost
     from evenstep.plan.packing.step_limits import PackingOptions as PackingOptions
+    from evenstep.plan.packing.step_limits import Pieces as Pieces
+    from evenstep.plan.packing.step_limits import cut_long as cut_long
     from evenstep.plan.packing.workload_packing import WorkloadPacking as WorkloadPacking
 
 _HOMES = {
     ".step_limits": (
         "DocumentCost",
-        "PackingOptions",
-    ),
-    ".pieces": (
         "OVER_LONG",
+        "PackingOptions",
         "Pieces",
         "cut_long",
     ),

@@ -7,8 +7,7 @@ draws.py            what is drawn of the mixture for a step; samples that were p
 loader_pool.py      all loaders as one provider of metadata
 trainer_reports.py  what trainers report, used in an order that does not depend on timing
 changes.py          `Changes`: what somebody changes by hand, from a step on
-planner_state.py    the planner's part of a checkpoint
-plan_log.py         plans that were made
+planner_state.py    the planner's part of a checkpoint; the last plans that were made
 seen.py             which samples went into which steps, in Parquet: files and queries
 seen_writer.py      `SeenWriter`: writes these files
 stored_planner.py   `StoredPlanner`: resumes where a planner that died has ended; writes its states

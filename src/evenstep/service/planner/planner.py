@@ -24,8 +24,9 @@ from evenstep.service.messages import Handle
 from evenstep.service.planner.changes import AskedChange, Change, Changes
 from evenstep.service.planner.draws import BadSamples, Draws
 from evenstep.service.planner.loader_pool import LoaderPool
-from evenstep.service.planner.plan_log import LoggedPlan, PlanLog
 from evenstep.service.planner.planner_state import (
+    LoggedPlan,
+    PlanLog,
     PlannerState,
     loaded_state,
     source_digests,

@@ -1,16 +1,18 @@
-"""What the planner knows before a step, and how it is written to a checkpoint and read back."""
+"""What the planner knows before a step, and how it is written to a checkpoint and read back;
+`PlanLog`: the last plans, each with the state before it."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import json
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from evenstep.data.pickling import same_code
-from evenstep.errors import MismatchError
+from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.mixture import Mixer
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.mixture.state import MixtureState
@@ -20,6 +22,7 @@ from evenstep.service.job.job import Job
 from evenstep.service.planner.changes import Change
 from evenstep.service.planner.draws import Identities
 from evenstep.service.planner.policy_steps import Windows
+from evenstep.strategy import LoadingPlan
 
 _SCHEMA = {
     "contents": {str: {str: str}},
@@ -207,3 +210,50 @@ def source_digests(fingerprint: Mapping[str, Any]) -> dict[str, str]:
 def _digest(fields: Mapping[str, Any]) -> str:
     text = json.dumps(fields, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True)
+class LoggedPlan:
+    """The plan of one step."""
+
+    plan: LoadingPlan
+    before: PlannerState
+    """The state from which the step was planned."""
+
+
+class PlanLog:
+    """See the module docstring."""
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+        self._plans: OrderedDict[int, LoggedPlan] = OrderedDict()
+
+    def add(self, logged: LoggedPlan) -> None:
+        step = logged.plan.step
+        self._plans[step] = logged
+        while len(self._plans) > self._kept:
+            self._plans.popitem(last=False)
+
+    def get(self, step: int) -> LoggedPlan | None:
+        """The logged plan of a step, if it is kept."""
+        return self._plans.get(step)
+
+    def plan(self, step: int) -> LoadingPlan:
+        """The plan of a step.
+
+        Raises:
+            ConfigurationError: it is not kept any more.
+        """
+        logged = self._plans.get(step)
+        if logged is not None:
+            return logged.plan
+        first = next(iter(self._plans), None)
+        kept = "none is" if first is None else f"those from step {first} on are"
+        raise ConfigurationError(
+            f"the plan of step {step} is not kept, {kept}; raise plans_kept= of ServiceMemory"
+        )
+
+    def clear(self, begin: int = 0) -> None:
+        """Forgets the plans of this step and all after it."""
+        for step in [step for step in self._plans if step >= begin]:
+            del self._plans[step]

@@ -23,9 +23,8 @@ from evenstep.mixture.schedules import as_schedule
 from evenstep.service.job.job import Job
 from evenstep.service.planner.changes import Change
 from evenstep.service.planner.loader_pool import LoaderPool
-from evenstep.service.planner.plan_log import LoggedPlan
 from evenstep.service.planner.planner import Planner
-from evenstep.service.planner.planner_state import PlannerState
+from evenstep.service.planner.planner_state import LoggedPlan, PlannerState
 from evenstep.service.planner.seen_writer import STEPS
 from evenstep.service.planner.store.run_store import RunPlace, RunStore
 from evenstep.service.planner.trainer_reports import merged

@@ -9,14 +9,13 @@ from evenstep.data.parquet import DECODED
 from evenstep.service.constructor.data_constructor import DataConstructor
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import LoaderJob, LoaderPart, SourceLayout
-from evenstep.service.messages import call
+from evenstep.service.messages import WaitTimer, call
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.store.run_store import RunPlace
 from evenstep.service.planner.stored_planner import planner_of
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.handles import RemoteHandle
-from evenstep.service.remote.requests import WaitTimer
 from evenstep.service.source_loader.source_loader import SourceLoader, Standby
 from evenstep.strategy.mesh import ClientPlaceTree
 
