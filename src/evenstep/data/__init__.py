@@ -47,13 +47,4 @@ if TYPE_CHECKING:
     from evenstep.data.shard_order import ShardOrder as ShardOrder
     from evenstep.data.source import Source as Source
 
-_HOMES = {
-    ".cut_documents": ("CutDocuments",),
-    ".mixed": ("Mixture",),
-    ".reader": ("SourceReader", "StoredSample"),
-    ".reader_kinds": ("open_reader", "open_readers"),
-    ".shard_order": ("SampleLocation", "ShardOrder"),
-    ".source": ("Source",),
-}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

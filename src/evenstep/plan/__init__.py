@@ -49,24 +49,4 @@ if TYPE_CHECKING:
     from evenstep.plan.policy import Proposal as Proposal
     from evenstep.plan.policy import Window as Window
 
-_HOMES = {
-    ".groups": ("Groups",),
-    ".packing": (
-        "DocumentCost",
-        "WorkloadPacking",
-    ),
-    ".pipeline": ("PipelineSchedule",),
-    ".policies.even": ("Even",),
-    ".policies.fixed_batch": ("FixedBatch",),
-    ".policies.pool_sort": ("PoolSort",),
-    ".policies.sequence_packing": ("SequencePacking",),
-    ".policies.token_budget": ("TokenBudget",),
-    ".policy": (
-        "Plan",
-        "Policy",
-        "Proposal",
-        "Window",
-    ),
-}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -76,30 +76,4 @@ if TYPE_CHECKING:
     from evenstep.service.status_http import StatusEndpoint as StatusEndpoint
     from evenstep.strategy.loaders.loader_layout import SourceStripe as SourceStripe
 
-_HOMES = {
-    ".client.rank_client": ("RankClient",),
-    ".job.collators": ("vision_fields",),
-    ".constructor.data_constructor": ("DataConstructor",),
-    ".messages": ("Handle", "LocalHandle", "Reply"),
-    ".job.job": ("Job", "Strategy"),
-    ".planner.loader_pool": ("LoaderPool",),
-    ".backends.local": ("LocalService",),
-    ".job.job_options": ("Mesh", "DrawOptions", "MeasureOptions", "ServiceMemory"),
-    ".planner.planner": ("Planner",),
-    ".client.joining": ("Client", "attach"),
-    ".job.sample_measure": ("SUPERVISED",),
-    ".client.service_step": ("ServiceStep", "StepDelivery", "SubplanStep"),
-    ".sizing.job_profile": ("JobProfile", "profile"),
-    ".sizing.loader_planning": ("plan_loaders", "LoaderScaling"),
-    ".job.source_layout": ("SourceLayout", "LoaderJob"),
-    ".source_loader.source_loader": ("SourceLoader",),
-    ".source_loader.staged_steps": ("Fetched",),
-    ".startup": ("start",),
-    ".planner.store.run_store": ("stored_state",),
-    ".start_options": ("ServiceFaults", "LogOptions", "RayOptions"),
-    ".status_http": ("StatusEndpoint",),
-    "evenstep.data.source": ("Source",),
-    "evenstep.strategy.loaders.loader_layout": ("SourceStripe",),
-}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import evenstep
+from benchmarks.planning.image_cells import drawn_images
 from evenstep.batch import Composition
 from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost, VisionLanguageCost
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan import Even, FixedBatch, Policy, PoolSort, TokenBudget
 from evenstep.tools.simulate import sample_lengths
-from evenstep.tools.simulate.distributions import drawn_images
 from evenstep.tools.simulate.result import measure
 from evenstep.tools.simulate.run import deal, run_epoch, simulate
 from few_steps import FewSteps

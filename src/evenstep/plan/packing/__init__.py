@@ -26,15 +26,4 @@ if TYPE_CHECKING:
     from evenstep.plan.packing.step_limits import cut_long as cut_long
     from evenstep.plan.packing.workload_packing import WorkloadPacking as WorkloadPacking
 
-_HOMES = {
-    ".step_limits": (
-        "DocumentCost",
-        "OVER_LONG",
-        "PackingOptions",
-        "Pieces",
-        "cut_long",
-    ),
-    ".workload_packing": ("WorkloadPacking",),
-}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -2,7 +2,7 @@
 gain.
 
 ```
-lengths          recorded lengths from files; distributions: named synthetic ones, and images
+lengths          recorded lengths from files; distributions: named synthetic ones
 run              an epoch of a policy: every rank is a SimulatedRank (rank); its result
 yardsticks       batches formed from all lengths, to compare policies with
 ```
