@@ -1,7 +1,8 @@
 """From samples to batches: how a sample is measured, and how a group of samples becomes tensors.
 
     labels          which labels are supervised
-    count_media     images, patches and their pairs, of a sample
+    count_media     images, patches and their pairs, of a sample; add a family of vision models
+                    here, in `media`, in `images/rules` and, for its cost, in `cost/of_model`
     trim            `Trim`: cuts off padding that samples come with
     measure         `Measure`: length, supervised tokens and media of a sample
     columns         a group by field, as both collators take it

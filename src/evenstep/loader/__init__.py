@@ -17,7 +17,10 @@ threads of the trainer process.
 Samples and batches travel through recycled shared memory, decisions as small messages in pipes.
 All three processes use transport/, where these and the exchange thread are. start/ starts batchers.
 learning/ finds out what the job is like before its first pass, in a process made for it. resume/
-has the order of samples, and states.
+has the order of samples, and states; `resume/state_schema` lists all that a saved state has.
+
+A rank that is killed is noticed by `transport/lifelines`, a batcher by `batcher/batcher_handles`,
+and a worker by the batcher, see `workers/worker_start`.
 
 The files of this folder, in reading order:
 

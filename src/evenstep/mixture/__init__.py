@@ -8,7 +8,8 @@ weights of each step. In a job of the service that is what the strategy passes t
                    reports; add one here
     mixture_options  all arguments of a mixture, checked; what happens when a source ends;
                    `LengthCurriculum`: the longest sample of each step
-    mixer          `Mixer`: draws one step after the other, and resumes; read it first
+    mixer          `Mixer`: applies the weights: draws one step after the other, and resumes; read
+                   it first
 
 One draw, from weights to samples:
 

@@ -9,7 +9,8 @@ groups                groups as two arrays, formed under a token budget, aligned
                       multiples that a collate function pads to
 policies/             policies that see a window: `Even`, the default, and four others; a new policy
                       goes here, and its name into `policies.by_name`
-fit                   how many tokens a group may have, found while training
+fit                   how many tokens a group may have under ``max_tokens="auto"``, by what
+                      `loader/memory_watch` measures and ranks agree on in `protocol/agreed`
 update_size           how many groups an optimizer update has, and how large they are
 epoch                 which samples of an epoch are left, for any number of ranks
 packing/              documents to micro-batches of equal cost: the policy `WorkloadPacking`

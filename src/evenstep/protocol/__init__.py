@@ -1,5 +1,8 @@
 """The messages that ranks exchange, without I/O: bytes go out, all ranks' bytes come in.
 
+No rank is sent its plan: each plans its own part of a round, by a policy and the proposals of all.
+In the service one planner plays all ranks, and sends the plan to the Data Constructors.
+
 A `RankProtocol` is one rank in one epoch. All ranks are in the same state; each state ends with one
 exchange, in which every rank sends one message and receives those of all ranks:
 

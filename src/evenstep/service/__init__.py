@@ -13,7 +13,7 @@ folders, in reading order, are named after the process in which their code runs:
     start_options.py its options: faults, logs and Ray
     job/             `Job`: sources, mesh, strategy and options; what every role is made from
     source_loader/   Source Loader: one process for some sources, or for a part of one
-    planner/         Planner: one process; its states and its log
+    planner/         Planner: one process; its states, and what happens when it dies
     constructor/     Data Constructor: one process for some data-parallel groups
     client/          the client in each trainer process
     registry/        the registry of a running job: finds and watches roles
