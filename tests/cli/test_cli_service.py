@@ -154,9 +154,6 @@ def test_what_is_not_there_is_said(capsys: Capture, tmp_path: Path) -> None:
     code, _, err = evenstep(capsys, "run", str(tmp_path / "no_job.py"))
     assert code == 2
     assert "is a int" in err
-    code, _, err = evenstep(capsys, "plan", "--step", "1", "--log", str(tmp_path / "none"))
-    assert code == 2
-    assert "no file" in err
     (tmp_path / "job.py").write_text(JOB)
     code, _, err = evenstep(capsys, "run", str(tmp_path / "job.py"), "--resume", "auto")
     assert code == 2
