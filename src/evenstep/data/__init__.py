@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from evenstep.data.reader import StoredSample as StoredSample
     from evenstep.data.reader_kinds import open_reader as open_reader
     from evenstep.data.reader_kinds import open_readers as open_readers
-    from evenstep.data.shard_order import SampleLocation as SampleLocation
     from evenstep.data.shard_order import ShardOrder as ShardOrder
     from evenstep.data.source import Source as Source
 

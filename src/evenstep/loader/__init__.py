@@ -40,7 +40,6 @@ The files of this folder, in reading order:
 """
 
 from evenstep.loader.dataloader import DataLoader
-from evenstep.loader.iterator import StepIterator
 from evenstep.loader.options import Faults, Memory, SampleCounts
 from evenstep.loader.resume.state import merge_states, read_states
 from evenstep.loader.torch_loader import wrap
@@ -50,7 +49,6 @@ __all__ = [
     "Faults",
     "Memory",
     "SampleCounts",
-    "StepIterator",
     "merge_states",
     "read_states",
     "wrap",

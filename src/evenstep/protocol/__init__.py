@@ -48,7 +48,7 @@ In reading order:
 """
 
 from evenstep.protocol.epoch_options import EXHAUSTED_MODES, EpochOptions
-from evenstep.protocol.planned_step import PlannedStep, SettledRound
+from evenstep.protocol.planned_step import PlannedStep
 from evenstep.protocol.rank_protocol import RankProtocol
 from evenstep.protocol.window_buffer import RoundStart
 
@@ -58,5 +58,4 @@ __all__ = [
     "PlannedStep",
     "RankProtocol",
     "RoundStart",
-    "SettledRound",
 ]

@@ -21,7 +21,6 @@ from evenstep.lazy_names import lazy_names
 if TYPE_CHECKING:
     from evenstep.plan.packing.step_limits import OVER_LONG as OVER_LONG
     from evenstep.plan.packing.step_limits import DocumentCost as DocumentCost
-    from evenstep.plan.packing.step_limits import PackingOptions as PackingOptions
     from evenstep.plan.packing.step_limits import Pieces as Pieces
     from evenstep.plan.packing.step_limits import cut_long as cut_long
     from evenstep.plan.packing.workload_packing import WorkloadPacking as WorkloadPacking

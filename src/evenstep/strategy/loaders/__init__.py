@@ -21,12 +21,10 @@ from evenstep.strategy.loaders.loader_layout import (
     STRIPE,
     LoaderLayout,
     PlannedLoader,
-    Shortage,
     SourceStripe,
     owners_by_weight,
 )
 from evenstep.strategy.loaders.loader_packing import (
-    GroupNeeds,
     ScalingLimits,
     group_needs,
     groups_of_layout,
@@ -35,13 +33,11 @@ from evenstep.strategy.loaders.loader_packing import (
 
 __all__ = [
     "STRIPE",
-    "GroupNeeds",
     "LoadModel",
     "LoaderLayout",
     "LoaderLimits",
     "PlannedLoader",
     "ScalingLimits",
-    "Shortage",
     "SourceProfile",
     "SourceStripe",
     "draws_of",

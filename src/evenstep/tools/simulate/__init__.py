@@ -8,14 +8,13 @@ yardsticks       batches formed from all lengths, to compare policies with
 ```
 """
 
-from evenstep.tools.simulate.distributions import DISTRIBUTIONS, Distribution, sample_lengths
+from evenstep.tools.simulate.distributions import DISTRIBUTIONS, sample_lengths
 from evenstep.tools.simulate.lengths import load_lengths
 from evenstep.tools.simulate.result import SimulationResult
 from evenstep.tools.simulate.run import deal, simulate
 
 __all__ = [
     "DISTRIBUTIONS",
-    "Distribution",
     "SimulationResult",
     "deal",
     "load_lengths",
