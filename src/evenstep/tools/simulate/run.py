@@ -46,6 +46,7 @@ def simulate(
     *,
     buffer_size: int | str = AUTO,
     accumulate: int = 1,
+    update_tokens: int = 0,
     seed: int = 0,
     cost: Cost | None = None,
     identities: Sequence[Int64Array] | None = None,
@@ -60,6 +61,7 @@ def simulate(
             have unequally many, or none. A `Yardstick` deals them out anew, each identity once.
         buffer_size: samples a rank may hold in its window; "auto": see `DataLoader`.
         accumulate: steps whose gradients are added up before the optimizer steps: an update.
+        update_tokens: real tokens that it should have on all ranks; 0 where groups decide.
         seed: seed of the epoch.
         cost: cost model behind imbalance and efficiency; by default the policy's own.
         identities: for each rank, [samples] int64 identity of each sample. By default all differ.
@@ -74,6 +76,7 @@ def simulate(
         lengths_per_rank,
         buffer_size=buffer_size,
         accumulate=accumulate,
+        update_tokens=update_tokens,
         seed=seed,
         identities=identities,
         progress=progress,
@@ -88,6 +91,7 @@ def run_epoch(
     buffer_size: int | str = AUTO,
     exhausted: str = "pad",
     accumulate: int = 1,
+    update_tokens: int = 0,
     seed: int = 0,
     identities: Sequence[Int64Array] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -121,6 +125,7 @@ def run_epoch(
             buffer_size=buffer_size,
             exhausted=exhausted,
             accumulate=accumulate,
+            update_tokens=update_tokens,
             seed=seed,
         )
         entries = None if stream is None else stream.shape[1]
