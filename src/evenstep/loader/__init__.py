@@ -17,7 +17,10 @@ threads of the trainer process.
 Samples and batches travel through recycled shared memory, decisions as small messages in pipes.
 All three processes use transport/, where these and the exchange thread are. start/ starts batchers.
 learning/ finds out what the job is like before its first pass, in a process made for it. resume/
-has the order of samples, and states.
+has the order of samples, and states; `resume/state_schema` lists all that a saved state has.
+
+A rank that is killed is noticed by `transport/lifelines`, a batcher by `batcher/batcher_handles`,
+and a worker by the batcher, see `workers/worker_start`.
 
 The files of this folder, in reading order:
 
@@ -37,7 +40,6 @@ The files of this folder, in reading order:
 """
 
 from evenstep.loader.dataloader import DataLoader
-from evenstep.loader.iterator import StepIterator
 from evenstep.loader.options import Faults, Memory, SampleCounts
 from evenstep.loader.resume.state import merge_states, read_states
 from evenstep.loader.torch_loader import wrap
@@ -47,7 +49,6 @@ __all__ = [
     "Faults",
     "Memory",
     "SampleCounts",
-    "StepIterator",
     "merge_states",
     "read_states",
     "wrap",
