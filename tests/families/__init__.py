@@ -14,6 +14,7 @@ module of each says what its processor returns and how the fields of a group are
     pixtral.py      Pixtral, Mistral 3
     glm.py          GLM-4V
     audio.py        Qwen2-Audio, Whisper
+    from_rows.py    Mllama, MiniCPM-V: no entries of the table, as their groups are made of rows
 
 Tests need ``pytest.importorskip`` for transformers and PIL before they import this package.
 A test that imports a table is skipped where there is no transformers 5.

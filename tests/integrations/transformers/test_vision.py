@@ -22,6 +22,7 @@ from families import FAMILIES
 
 COUNT = 23
 NAMES = ["Qwen2.5-VL", "Idefics3", "LLaVA-NeXT", "Gemma 3"]
+MORE = ["Mistral 3", "GLM-4V", "PaliGemma"]
 
 
 def train(
@@ -39,8 +40,11 @@ def train(
 
 @pytest.mark.parametrize(
     ("accumulate", "names"),
-    [(3, NAMES), pytest.param(1, NAMES, marks=pytest.mark.integrations)],
-    ids=["3", "1"],
+    [
+        (3, NAMES),
+        *(pytest.param(k, n, marks=pytest.mark.integrations) for k, n in ((1, NAMES), (2, MORE))),
+    ],
+    ids=["3", "1", "more"],
 )
 def test_every_row_once_and_the_gradient_of_one_batch(
     tmp_path: Any, accumulate: int, names: list[str]
