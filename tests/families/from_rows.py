@@ -33,7 +33,9 @@ class VideoSettings(BaseVideoProcessor):
 
 
 def minicpm_processor() -> ProcessorMixin:
-    marks = {f"{name}_{end}_token": f"<{name}_{end}>" for name in MARKED for end in ("start", "end")}
+    marks = {
+        f"{name}_{end}_token": f"<{name}_{end}>" for name in MARKED for end in ("start", "end")
+    }
     return MiniCPMV4_6Processor(
         image_processor=MiniCPMV4_6ImageProcessorPil(
             patch_size=4, scale_resolution=32, max_slice_nums=4
