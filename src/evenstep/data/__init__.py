@@ -10,6 +10,7 @@ A source of a mixture, from its description to its samples, in reading order:
     reader           `SourceReader`: samples from any position on
     source_files     files of a source, on disk or in an object store, and a digest of their content
     storage          reads a file whole or not at all, and retries what may pass
+    block_cache      what a host has fetched of remote files, kept for all its processes
     file_index       what opening a file finds out, found once and kept
     parquet, jsonl, webdataset, dataset_readers    a reader for each kind
     row_groups       rows of a Parquet row group that come next, as many as there is room for
@@ -37,6 +38,8 @@ from typing import TYPE_CHECKING
 from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from evenstep.data.block_cache import BlockCache as BlockCache
+    from evenstep.data.block_cache import CacheCounts as CacheCounts
     from evenstep.data.cut_documents import CutDocuments as CutDocuments
     from evenstep.data.mixed import Mixture as Mixture
     from evenstep.data.reader import SourceReader as SourceReader
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from evenstep.data.source import Source as Source
 
 _HOMES = {
+    ".block_cache": ("BlockCache", "CacheCounts"),
     ".cut_documents": ("CutDocuments",),
     ".mixed": ("Mixture",),
     ".reader": ("SourceReader", "StoredSample"),
