@@ -110,9 +110,10 @@ def test_arguments(tmp_path, options: dict[str, Any], policy: Any, said: str) ->
 
 
 @pytest.mark.integrations
-def test_grouping_by_length_is_ignored_loudly(tmp_path) -> None:
+@pytest.mark.parametrize("value", ["group_by_length", "batch_rebalance"])
+def test_grouping_by_length_is_ignored_loudly(tmp_path, value: Any) -> None:
     trainer = make_trainer(tmp_path)
-    name, value = "train_sampling_strategy", "group_by_length"
+    name = "train_sampling_strategy"
     if not hasattr(trainer.args, name):
         name, value = "group_by_length", True
     setattr(trainer.args, name, value)
