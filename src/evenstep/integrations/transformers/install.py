@@ -74,13 +74,21 @@ class EvenTrainer(transformers.Trainer):
         values = list(super().set_initial_training_values(args, sized, *others))
         # Epochs, updates of an epoch and, the last but one, its steps; last, updates to train.
         run.epochs = values[0]
-        if args.max_steps > 0:
+        if each is None:
             values[0] = 0 if run.updates_before >= args.max_steps else sys.maxsize
         else:
             values[0] = 0 if run.is_over(args) else values[0]
-            values[-1] = run.max_steps(args)
+            values[-1] = run.max_steps(args, each)
         values[1], values[-2] = ENDLESS, len(run.batches)
         return tuple(values)
+
+    def create_scheduler(self, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
+        given = self.lr_scheduler is not None
+        steps = num_training_steps if given else self.even.planned(self.args, num_training_steps)
+        scheduler = super().create_scheduler(steps, *args, **kwargs)
+        if not given:
+            self.even.follow(self.args, scheduler)
+        return scheduler
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: Any
@@ -179,6 +187,7 @@ check_hooks(
     "transformers",
     transformers.Trainer,
     "compute_loss",
+    "create_scheduler",
     "get_batch_samples",
     "get_train_dataloader",
     "log",

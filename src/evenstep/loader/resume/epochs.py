@@ -188,6 +188,8 @@ class Epochs:
         if stream is not None and self.policy.deals_on_demand and not self.drop_last:
             return stream.total  # there are no shares
         share = self.share_size(world_size)
+        if share is not None and isinstance(self.policy, FixedBatch) and self.policy.drop_last:
+            share -= share % self.policy.batch_size
         return None if share is None else share * world_size
 
     def describe(self) -> dict[str, Any]:

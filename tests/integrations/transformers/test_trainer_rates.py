@@ -1,0 +1,110 @@
+"""The learning rate of an update is that of the share of samples trained on before it: to the end,
+over resumes, and alike on any number of ranks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from launched_rank import as_rank
+from ranks import Rank, run
+from tiny_trainer import POLICY, documents, make_trainer
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainerCallback
+
+import evenstep
+from evenstep.integrations import transformers as even
+
+N = len(documents())
+PEAK = 1e-3
+WARMED_UP = 0.1
+CURVES: dict[str, Callable[[float], float]] = {
+    "linear": lambda share: 1 - share,
+    "cosine": lambda share: (1 + math.cos(math.pi * share)) / 2,
+}
+
+
+class Rates(TrainerCallback):
+    """Notes the rate of each update, and the one after the last."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self.after = math.nan
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.rates.append(others["optimizer"].param_groups[0]["lr"])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        (self.after,) = set(others["lr_scheduler"].get_last_lr())
+
+
+def train(rank: Rank, folder: Path, curve: str, epochs: int, given: dict[str, Any]) -> Any:
+    as_rank(rank)
+    rates = Rates()
+    trainer = make_trainer(
+        folder / curve / str(epochs),
+        num_train_epochs=epochs,
+        lr_scheduler_type=curve,
+        learning_rate=PEAK,
+        save_strategy="steps",
+        save_steps=7,
+        extra={"callbacks": [rates]},
+        **given,
+    )
+    resumes = any((folder / curve / str(epochs)).glob("checkpoint-*"))
+    even.install(trainer, policy=POLICY).train(resume_from_checkpoint=resumes)
+    samples = [len(update) for update in trainer.model.seen.samples[:-1]]
+    return rates.rates, rates.after, samples
+
+
+CASES = list(itertools.product(CURVES, (1, 2)))
+
+
+def train_all(rank: Rank, folder: Path, given: dict[str, Any]) -> Any:
+    return [train(rank, folder, curve, epochs, given) for curve, epochs in CASES]
+
+
+def check(ranks: list[Any], before: list[int]) -> list[list[int]]:
+    """
+    Args:
+        before: of each case, samples before the resume.
+
+    Returns:
+        The samples of each update.
+    """
+    updates = []
+    for (curve, epochs), first, *outcomes in zip(CASES, before, *ranks):
+        samples = [sum(each) for each in zip(*(samples for *_, samples in outcomes))]
+        assert first + sum(samples) == epochs * N
+        shares = [each / (epochs * N) for each in itertools.accumulate(samples, initial=first)]
+        expected = [PEAK * CURVES[curve](share) for share in shares]
+        for rates, after, _ in outcomes:
+            assert rates == pytest.approx(expected[:-1], rel=1e-9)
+            assert after == 0.0
+        updates.append(samples)
+    return updates
+
+
+def test_rates_end_with_the_data_after_a_resume_too(tmp_path: Path) -> None:
+    """On two ranks; then from a checkpoint in the middle, on two ranks and on one."""
+    folder = tmp_path / "saved"
+    job = tmp_path / "job"
+    job.mkdir()
+    whole = run(train_all, 2, folder, {}, folder=job, within=150)
+    updates = check(whole, [0] * len(CASES))
+    stopped = [sum(samples[:7]) for samples in updates]
+    for curve, epochs in CASES:
+        for path in (folder / curve / str(epochs)).glob("checkpoint-*"):
+            if path.name != "checkpoint-7":
+                shutil.rmtree(path)
+    for count in (2, 1):
+        copied, job = tmp_path / f"resumed {count}", tmp_path / f"job {count}"
+        shutil.copytree(folder, copied)
+        job.mkdir()
+        check(run(train_all, count, copied, {}, folder=job, within=150), stopped)
