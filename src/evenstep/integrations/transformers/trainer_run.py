@@ -142,6 +142,8 @@ class TrainerRun:
         self.policy = policy
         self.packed = packed
         self.options = options
+        self.evaluated: Any = None
+        """The `EvaluationBatches` of an evaluation; None outside of one."""
         self.begin(None)
 
     def begin(self, checkpoint: str | None) -> None:
