@@ -13,6 +13,7 @@ from ranks import Rank, run
 from test_trainer_gradients import LOSSES
 from tiny_trainer import POLICY, TellingLlama, documents, make_trainer
 from torch.nn.functional import cross_entropy
+from transformers import Trainer
 
 import evenstep
 from evenstep.integrations import transformers as even
@@ -21,9 +22,11 @@ COUNT = 23  # on two ranks one of them has nothing left in the last step
 POLICIES = {"padded": POLICY, "packed": evenstep.Even(max_tokens=128, packed=True)}
 
 
-def truth(model: Any, smoothing: float = 0.0) -> tuple[torch.Tensor, torch.Tensor, float]:
+def truth(
+    model: Any, smoothing: float = 0.0, count: int = COUNT
+) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Logits and labels of all samples as one batch, and the mean loss over their tokens."""
-    batch = evenstep.PadCollator()([*documents(COUNT)])
+    batch = evenstep.PadCollator()([*documents(count)])
     with torch.no_grad():
         logits = model.eval()(**{**batch, "labels": None}).logits
     labels = batch["labels"]
@@ -49,7 +52,9 @@ def check(folder: Path, model: Any, options: dict[str, Any], extra: dict[str, An
         return {"rows": len(prediction.predictions)}
 
     extra = {**extra, "eval_dataset": documents(COUNT), "compute_metrics": metrics}
-    trainer = make_trainer(folder, model=model, extra=extra, include_for_metrics=["inputs"], **options)
+    trainer = make_trainer(
+        folder, model=model, extra=extra, include_for_metrics=["inputs"], **options
+    )
     even.install(trainer, policy=POLICY)
     logits, labels, loss = truth(model, trainer.args.label_smoothing_factor)
     found = trainer.evaluate()
@@ -79,6 +84,20 @@ def test_two_ranks(tmp_path: Path, names: list[str]) -> None:
 @pytest.mark.integrations
 def test_one_rank(tmp_path: Path) -> None:
     run(evaluate, 1, tmp_path, [*LOSSES], folder=tmp_path, within=120)
+
+
+@pytest.mark.integrations
+def test_a_loader_of_the_users_own(tmp_path: Path, caplog: Any) -> None:
+    class Own(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return evenstep.DataLoader(self.train_dataset, policy=POLICY)
+
+        def get_eval_dataloader(self, *_: Any) -> Any:
+            return evenstep.DataLoader(documents(COUNT), policy=POLICY)
+
+    trainer = even.install(make_trainer(tmp_path, cls=Own))
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(truth(trainer.model)[-1], rel=1e-6)
+    assert "may learn worse" not in caplog.text
 
 
 def losses(rank: Rank, folder: Path, name: str) -> None:

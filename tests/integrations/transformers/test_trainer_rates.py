@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from launched_rank import as_rank
 from ranks import Rank, run
 from tiny_trainer import POLICY, documents, make_trainer
-from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback
 
-import evenstep
 from evenstep.integrations import transformers as even
 
 N = len(documents())

@@ -246,7 +246,8 @@ def fit(
     **options: Any,
 ) -> None:
     """``trainer.fit`` with an `evenstep.DataLoader`, and with a `StepCallback` where the Trainer
-    has none. One may validate, too. Loaders that a module or a data module makes are made by `loader`.
+    has none. One may validate, too. Loaders that a module or a data module makes are made by
+    `loader`.
 
     The loader's `Even` takes the cost of the module's model, if one of its children has a
     ``config``: see `evenstep.DataLoader.take_cost`. Where Trainer accumulates gradients under DDP

@@ -94,8 +94,14 @@ class EvaluationBatches:
         self._order: Int64Array | None = None
 
     def __iter__(self) -> Iterator[Any]:
+        steps = self.loader.steps()
         try:
-            for batch, step in self.loader.steps():
+            while True:
+                with torch.no_grad():  # Trainer turns gradients off later
+                    found = next(steps, None)
+                if found is None:
+                    break
+                batch, step = found
                 self.step = step
                 self._indices.append(() if step.filler else step.indices)
                 yield without_loss(batch) if step.filler else batch
