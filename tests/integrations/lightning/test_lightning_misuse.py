@@ -26,7 +26,7 @@ def refused(pattern: str) -> Any:
 
 
 def test_a_loader_that_is_given_bare(tmp_path: Path) -> None:
-    with refused(r"write: .* as even; even\.fit\(trainer, module, loader\); a train_dataloader"):
+    with refused(r"write: .* as even; even\.fit\(trainer, module, loader\); a loader of a module"):
         trainer_of(None, tmp_path).fit(Module(), loader_of())
 
     class First(Module):

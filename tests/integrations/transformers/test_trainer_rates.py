@@ -60,7 +60,7 @@ def train(rank: Rank, folder: Path, curve: str, epochs: int, given: dict[str, An
     return rates.rates, rates.after, samples
 
 
-CASES = list(itertools.product(CURVES, (1, 2)))
+CASES = [("linear", 1), ("cosine", 2)]
 
 
 def train_all(rank: Rank, folder: Path, given: dict[str, Any]) -> Any:
