@@ -201,8 +201,7 @@ class MeanLoss:
     """The loss of an evaluation: the mean over what its batches weigh, on all ranks."""
 
     def __init__(self) -> None:
-        self._sums: list[torch.Tensor] = []
-        self._weight = 0
+        self._weighted: list[tuple[torch.Tensor, int]] = []
 
     def add(self, loss: torch.Tensor, weight: int) -> None:
         """Takes the mean over a batch of this rank.
@@ -210,12 +209,11 @@ class MeanLoss:
         Args:
             weight: tokens that it is over; 0 for a filler, whose loss may be NaN.
         """
-        self._weight += weight
         if weight:
-            self._sums.append(loss.detach().double() * weight)
+            self._weighted.append((loss.detach(), weight))
 
     def of_all_ranks(self) -> float:
         """All ranks call it, and find the same."""
-        own = sum(each.item() for each in self._sums), self._weight
-        sums, weights = zip(*of_all_ranks(own))
+        own = [(loss.item() * weight, weight) for loss, weight in self._weighted]
+        sums, weights = zip(*of_all_ranks([sum(each) for each in zip(*own)] or [0.0, 0]))
         return float(sum(sums) / max(sum(weights), 1))
