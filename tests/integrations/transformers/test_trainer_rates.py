@@ -20,7 +20,6 @@ from evenstep.integrations import transformers as even
 
 N = len(documents())
 PEAK = 1e-3
-WARMED_UP = 0.1
 CURVES: dict[str, Callable[[float], float]] = {
     "linear": lambda share: 1 - share,
     "cosine": lambda share: (1 + math.cos(math.pi * share)) / 2,
@@ -41,7 +40,7 @@ class Rates(TrainerCallback):
         (self.after,) = set(others["lr_scheduler"].get_last_lr())
 
 
-def train(rank: Rank, folder: Path, curve: str, epochs: int, given: dict[str, Any]) -> Any:
+def train(rank: Rank, folder: Path, curve: str, epochs: int) -> Any:
     as_rank(rank)
     rates = Rates()
     trainer = make_trainer(
@@ -52,7 +51,6 @@ def train(rank: Rank, folder: Path, curve: str, epochs: int, given: dict[str, An
         save_strategy="steps",
         save_steps=7,
         extra={"callbacks": [rates]},
-        **given,
     )
     resumes = any((folder / curve / str(epochs)).glob("checkpoint-*"))
     even.install(trainer, policy=POLICY).train(resume_from_checkpoint=resumes)
@@ -63,8 +61,8 @@ def train(rank: Rank, folder: Path, curve: str, epochs: int, given: dict[str, An
 CASES = [("linear", 1), ("cosine", 2)]
 
 
-def train_all(rank: Rank, folder: Path, given: dict[str, Any]) -> Any:
-    return [train(rank, folder, curve, epochs, given) for curve, epochs in CASES]
+def train_all(rank: Rank, folder: Path) -> Any:
+    return [train(rank, folder, curve, epochs) for curve, epochs in CASES]
 
 
 def check(ranks: list[Any], before: list[int]) -> list[list[int]]:
@@ -88,12 +86,13 @@ def check(ranks: list[Any], before: list[int]) -> list[list[int]]:
     return updates
 
 
+@pytest.mark.integrations
 def test_rates_end_with_the_data_after_a_resume_too(tmp_path: Path) -> None:
     """On two ranks; then from a checkpoint in the middle, on two ranks and on one."""
     folder = tmp_path / "saved"
     job = tmp_path / "job"
     job.mkdir()
-    whole = run(train_all, 2, folder, {}, folder=job, within=150)
+    whole = run(train_all, 2, folder, folder=job, within=150)
     updates = check(whole, [0] * len(CASES))
     stopped = [sum(samples[:7]) for samples in updates]
     for curve, epochs in CASES:
@@ -104,4 +103,4 @@ def test_rates_end_with_the_data_after_a_resume_too(tmp_path: Path) -> None:
         copied, job = tmp_path / f"resumed {count}", tmp_path / f"job {count}"
         shutil.copytree(folder, copied)
         job.mkdir()
-        check(run(train_all, count, copied, {}, folder=job, within=150), stopped)
+        check(run(train_all, count, copied, folder=job, within=150), stopped)
