@@ -38,7 +38,7 @@ SERVICE_MUTATIONS = (
         "*self._signals.to_list() ->",
         near=42,
     ),
-    Mutation("reports count too soon", Signals.__init__, "prefetch + 3 -> prefetch + 2", near=45),
+    Mutation("reports count too soon", Signals.__init__, "prefetch + 3 -> prefetch + 2", near=84),
     Mutation(
         "loaders that share a source are out of step",
         LoaderPool._ask,
@@ -75,7 +75,7 @@ SERVICE_MUTATIONS = (
         "a state before all have come",
         CommonState._end_if_decided,
         "come.issuperset(meeting.ranks) -> come",
-        near=9,
+        near=15,
     ),
     Mutation(
         "a rank that failed is waited for",

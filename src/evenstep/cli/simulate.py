@@ -292,6 +292,7 @@ def _simulate(
             [drawn[shard] for shard in shards],
             buffer_size=held,
             accumulate=steps,
+            update_tokens=update_tokens or 0,
             seed=seed,
             identities=shards,
             progress=progress,

@@ -126,7 +126,7 @@ class RankProtocol:
         self.emitted = self.dropped = self.undelivered = 0
         self.room = 0
         """Samples that this rank has memory for in a window; 0 if unknown. See `asks_room`."""
-        self.agreed = Agreed(policy, start, options.accumulate, options.sizes)
+        self.agreed = Agreed(options, start)
 
     # What the driver reads
 
@@ -381,7 +381,7 @@ class RankProtocol:
         receipts = exchanged.once(bodies.decode_receipts, received)
         totals = exchanged.once(RoundTotals.decode, receipts.totals, sources=self.options.sources)
         self.rounds += 1
-        self.agreed.end(self._round.start)
+        self.agreed.end(self._round.start, self._heads, totals)
         self._phase = _Phase.FILLING
         self._windows.end_round(self._heads, totals, receipts.left)
         self._lending.end(receipts.lent)

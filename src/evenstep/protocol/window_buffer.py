@@ -71,6 +71,9 @@ class RoundStart:
     says it."""
     updates: Updates = ONE_STEP
     """Which steps are an update."""
+    filled: tuple[int, int] = (0, 0)
+    """Real tokens of steps, and what their groups should have had, where `update_tokens` is given:
+    see `evenstep.protocol.agreed`."""
     ratios: tuple[Ratios, Ratios] = (UNMEASURED, UNMEASURED)
     """What pairs of tokens and patches were measured to cost: in this round, and from the next on.
     See `evenstep.cost.vision_language`."""
@@ -90,8 +93,13 @@ class RoundStart:
         fit = None if self.fits is None else self.fits[1]
         if other_ranks and fit is not None:
             fit = Fit(max(fit.tokens // 2, 1), fit.longest)
-        ratios = self.ratios[1]
-        return RoundStart.empty(labels=self.labels, ratios=ratios, fit=fit, updates=self.updates)
+        return RoundStart.empty(
+            labels=self.labels,
+            ratios=self.ratios[1],
+            fit=fit,
+            updates=self.updates,
+            filled=self.filled,
+        )
 
     @classmethod
     def empty(
@@ -103,6 +111,7 @@ class RoundStart:
         ratios: Ratios = UNMEASURED,
         fit: Fit | None = None,
         updates: Updates = ONE_STEP,
+        filled: tuple[int, int] = (0, 0),
     ) -> RoundStart:
         """A round that begins with an empty window and arrival number 0."""
         none = np.empty(0, np.int64)
@@ -119,6 +128,7 @@ class RoundStart:
             ratios=(ratios, ratios),
             fits=None if fit is None else (fit, fit),
             updates=updates,
+            filled=filled,
         )
 
 

@@ -60,7 +60,7 @@ REFUSED: list[tuple[type[Policy], dict[str, Any], str]] = [
     (Even, {"max_tokens": 10, "max_wait": -1}, "max_wait=-1"),
     (Even, {"max_tokens": 100, "target_tokens": 0}, "target_tokens=0 must"),
     (Even, {"max_tokens": 100, "target_tokens": 101}, "target_tokens=101 must"),
-    (Even, {"max_tokens": 100, "target_tokens": 9, "packed": True}, "target_tokens=9 must"),
+    (Even, {"max_tokens": "auto", "target_tokens": 9}, "target_tokens=9 must"),
     (Even, {"max_tokens": 400, "sync": "epoch"}, "sync='epoch' must be 'step' or 'update'"),
     (SequencePacking, {"max_tokens": 1, "max_wait": -1}, "max_wait=-1 must be at least 0"),
 ]

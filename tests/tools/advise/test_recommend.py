@@ -247,6 +247,7 @@ def test_figures_of_all_samples_are_those_of_a_simulation_of_the_data() -> None:
             size.policy,
             [lengths[s] for s in shards],
             accumulate=size.accumulate,
+            update_tokens=UPDATE,
             buffer_size=128,
             seed=5,
             identities=shards,

@@ -145,9 +145,10 @@ class EpochCursor:
     def _carried(self, progress: EpochProgress) -> EpochProgress:
         """An epoch that begins with what samples and steps have shown so far."""
         fits = self._progress.start.fits and (self._progress.start.fits[1],) * 2
-        ratios = self.ratios, self.ratios
+        ratios, filled = (self.ratios, self.ratios), self._progress.start.filled
         read = self._read(progress, self.labels)
-        return replace(read, start=replace(read.start, ratios=ratios, fits=fits))
+        start = replace(read.start, ratios=ratios, fits=fits, filled=filled)
+        return replace(read, start=start)
 
     @property
     def begun(self) -> bool:

@@ -146,6 +146,7 @@ class EpochProgress:
         return {
             **({"ratios": [list(each) for each in ratios]} if any(map(any, ratios)) else {}),
             **({"fits": [asdict(fit) for fit in fits], "updates": updates} if fits else {}),
+            **({"filled": list(self.start.filled)} if any(self.start.filled) else {}),
             "number": self.epoch,
             "round": self.start.round,
             "step": self.start.step,
@@ -197,6 +198,7 @@ class EpochProgress:
         ratios = tuple((pair, patch) for pair, patch in shared.get("ratios", [UNMEASURED] * 2))
         now, then = (Fit(**fit) for fit in shared["fits"]) if "fits" in shared else (None, None)
         updates = Updates(**shared.get("updates", {}))
+        held, wanted = shared.get("filled", (0, 0))
         merged = cls(
             epoch=shared["number"],
             stream=None
@@ -210,6 +212,7 @@ class EpochProgress:
                 ratios=ratios[1],
                 fit=then,
                 updates=updates,
+                filled=(held, wanted),
             ),
             samples=shared["samples"],
             checksum_before_reshard=OrderChecksum.from_dict(shared["order"]),
@@ -241,6 +244,7 @@ class EpochProgress:
                 ratios=(ratios[0], ratios[1]),
                 fits=None if now is None or then is None else (now, then),
                 updates=updates,
+                filled=(held, wanted),
             ),
             received=shared["received"],
             trained=numbers[np.array(rank["trained"], np.int64)],

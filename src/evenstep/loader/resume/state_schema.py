@@ -85,6 +85,9 @@ def check_epoch(epoch: Mapping[str, Any]) -> None:
     ratios = epoch.get("ratios", [[0, 0], [0, 0]])
     check_schema(ratios, [[COUNT]], "epoch.ratios")
     require([len(each) for each in ratios] == [2, 2], "epoch.ratios", ratios)
+    filled = epoch.get("filled", [0, 0])
+    check_schema(filled, [range(2**63)], "epoch.filled")
+    require(len(filled) == 2, "epoch.filled", filled)
     if "fits" in epoch:
         check_schema(epoch["fits"], [FIT_SCHEMA], "epoch.fits")
         require(len(epoch["fits"]) == 2, "epoch.fits", epoch["fits"])

@@ -189,7 +189,7 @@ def _dear_note(
     `evenstep.plan.policies.even.timed`."""
     lengths = length_sample.lengths
     times = counts(cost, lengths, packed=chosen.packed)
-    full: float = chosen.options.get("target_tokens") or setup.max_tokens
+    full = setup.target_tokens or setup.max_tokens
     if chosen.packed:
         full = full_group(times, lengths, setup.max_tokens, chosen.accumulate)
     dear = times > full
