@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from evenstep.loader import Faults as Faults
     from evenstep.loader import Memory as Memory
     from evenstep.loader import SampleCounts as SampleCounts
+    from evenstep.loader import follow_progress as follow_progress
     from evenstep.loader import merge_states as merge_states
     from evenstep.loader import read_states as read_states
     from evenstep.loader import wrap as wrap

@@ -36,12 +36,14 @@ The files of this folder, in reading order:
     memory_watch   what fits in memory, found while training
     threads        `GuardedThread`: a thread that never ends in silence
     torch_loader   `wrap`: takes over a torch DataLoader
+    schedule       `follow_progress`: learning rates by the share of training that is done
     row_order      what its samplers and batch samplers yield, and whether for all ranks or for one
 """
 
 from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.options import Faults, Memory, SampleCounts
 from evenstep.loader.resume.state import merge_states, read_states
+from evenstep.loader.schedule import follow_progress
 from evenstep.loader.torch_loader import wrap
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "Faults",
     "Memory",
     "SampleCounts",
+    "follow_progress",
     "merge_states",
     "read_states",
     "wrap",
