@@ -306,6 +306,7 @@ class DataLoader(LoaderAttributes):
                     memory=self._memory_of(exchange.place),
                 ),
             )
+        self._notices.begin(start.progress.lengths_before)
         self._current = weakref.ref(iterator)
         self._cursor.note_start(start)
         return iterator
@@ -353,6 +354,7 @@ class DataLoader(LoaderAttributes):
                 "drop_last": self.drop_last,
                 "names of a mixture": list(options.sources),
                 "too_long": options.too_long,
+                "repeatable": options.faults.repeatable,
                 "blank": None if self._options.blank is None else bool(blank),
             },
         )
@@ -367,6 +369,7 @@ class DataLoader(LoaderAttributes):
             self._notices.supervision(step)
         if message.new_round is not None:
             self._notices.bad(message.new_round.bad)
+            self._notices.changed_lengths(message.new_round.start)
             if torch.is_grad_enabled():  # an evaluation teaches nothing
                 self._notices.round(step, message.new_round)
             if not step.rank and not step.context_rank:
@@ -405,9 +408,10 @@ class DataLoader(LoaderAttributes):
 
         On as many ranks, each with its own state, those are exactly the same batches in the same
         order; `num_workers` and `memory` may differ, except for ``buffer_size``. With another
-        ``buffer_size`` or `accumulate`, or from `evenstep.merge_states` on any number of ranks, the
-        loader forms new batches from the samples not trained on, each of which comes once. What is
-        left of the update under way is then an update of its own.
+        ``buffer_size`` or `accumulate`, under ``Faults(repeatable=False)``, or from
+        `evenstep.merge_states` on any number of ranks, the loader forms new batches from the
+        samples not trained on, each of which comes once. What is left of the update under way is
+        then an update of its own.
 
         Raises:
             MismatchError: the state is of a loader with another policy, dataset, order or seed, or

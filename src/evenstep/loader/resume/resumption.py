@@ -69,7 +69,7 @@ def resumption(
     same &= None in readings or len(readings) < 2
     found_again = options.update_tokens is not None and learned is None
     changed = found_again or any(loaded.job.get(name) != job.get(name) for name in _UPDATE)
-    repeats = learned is None or learned.repeatable
+    repeats = options.faults.repeatable and (learned is None or learned.repeatable)
     if not (same and repeats) or changed:
         progress = progress.with_new_windows()
     if epochs.mixed is not None:
