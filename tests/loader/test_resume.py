@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -316,11 +317,9 @@ def test_samples_of_another_length_come_once_where_that_is_expected(
     loader = make_loader(**{**given, "dataset": dataset}, faults=faults)
     loader.load_state_dict(state)
     seen += identities(loader)
-    assert sorted(sum(seen, [])) == list(range(120))
-    assert [r.message for r in caplog.records if "another length" in r.message] == [
-        f"{held} of the {held} samples that this rank held when the state was saved have another "
-        "length now; new batches are formed of what remains, each sample once"
-    ]
+    assert sorted(itertools.chain(*seen)) == list(range(120))
+    (told,) = [r.message for r in caplog.records if "another length" in r.message]
+    assert told.startswith(f"{held} of the {held} samples that this rank held when the state")
     with pytest.raises(ConfigurationError, match=r"too_long='split'.*repeatable=False"):
         make_loader(
             dataset=WithIterator(Documents(4)), shuffle=False, too_long="split", faults=faults

@@ -66,7 +66,8 @@ class DataLoader(LoaderAttributes):
 
     Args:
         dataset: map-style or iterable; one processed sample each. An iterable one must yield this
-            rank's (and worker's) share only, as with torch. Several are one `evenstep.Mixture`.
+            rank's (and worker's) share only, as with torch, unless the loader deals it: see
+            "Iterable datasets" in docs/loader.md. Several are one `evenstep.Mixture`.
         policy: how groups are formed; all ranks must pass an equal one.
         batch_size: short for ``policy=FixedBatch(batch_size)``; not together with `policy`. No
             sample needs a length or labels then.
@@ -428,7 +429,7 @@ class DataLoader(LoaderAttributes):
         if found.chunk_size != self._options.chunk_size:
             self._options = with_chunk_size(self._options, found.chunk_size)
             self._runtime.close_batcher()  # it was started with the other
-        self._job.load(self._options.update_tokens, found.learned)
+        self._job.load(self._options.update_tokens, found.learned, found.dealt)
         self._cursor.load(found.progress, found.ranks)
 
     # How many samples and steps

@@ -173,6 +173,8 @@ class LoaderOptions:
     start_method: str | None
     persistent_workers: bool
     too_long: str = "error"
+    dealt: bool = False
+    """See `Learned.dealt`."""
 
     def __post_init__(self) -> None:
         check_at_least(0, seed=self.seed)

@@ -14,7 +14,7 @@ import itertools
 import json
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,7 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         *,
         replays: bool,
         split: Splitting | None = None,
+        share: Callable[[Any], Any] = lambda dataset: dataset,
     ) -> None:
         """
         Args:
@@ -92,8 +93,10 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
             split: of samples that are too long.
             replays: to resume a dataset that has no state, read it from its beginning and drop the
                 samples that were read before.
+            share: what a worker reads of the dataset: see `evenstep.data.shares`.
         """
         self.dataset = dataset
+        self._share = share
         self._chunk_size = chunk_size
         self._replays = replays
         self._preparation = preparation
@@ -148,7 +151,7 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
                 drawn = drawn and tuple(drawn[i] for i in row)
             count += len(samples)
             with _naming(worker, rows):
-                of = "dataset" if owner is self.dataset and owner is not iterator else "iterator"
+                of = "iterator" if owner is None or owner is iterator else "dataset"
                 last = self._state(count, rows, ended, owner, of)
             self._last = last
             yield RawChunk(samples, names, ChunkOrigin(worker, last, ended, drawn), split)
@@ -159,7 +162,7 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         saved: Any = json.loads(text) if text is not None else {"count": 0, "state": None}
         state, count = decode(saved["state"]), int(saved["count"])
         rows = int(saved.get("rows", count))
-        dataset = self.dataset
+        dataset = self._share(self.dataset)
         if state is not None and saved["of"] == "dataset":
             dataset.load_state_dict(state)
         iterator = iter(dataset)
