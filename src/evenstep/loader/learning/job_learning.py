@@ -9,7 +9,6 @@ and one that is slow is waited for and named in the log.
 from __future__ import annotations
 
 import multiprocessing
-import pickle
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -104,12 +103,13 @@ class JobLearning:
             asked = question if first else replace(question, rows=False, samples=0)
             answer = self._ask(asked) if asked.asks or asked.compares else JobAnswer()
             found = question.learned(answer).to_bytes() if first else b""
-            return pickle.dumps((found, answer.begins))
+            return bytes([len(answer.begins)]) + answer.begins + found
 
         # Even where there is nothing to ask: options of other ranks may differ by mistake.
-        told = [pickle.loads(body) for body in told_by_all(exchange, find)]
-        learned, begins = Learned.from_bytes(told[0][0]), {each for _, each in told}
-        same = len(begins) == 1 and begins != {()}
+        told = told_by_all(exchange, find)
+        learned = Learned.from_bytes(told[0][1 + told[0][0] :])
+        begins = {body[1 : 1 + body[0]] for body in told}
+        same = len(begins) == 1 and begins != {b""}
         dealt = same if self._dealt is None else self._dealt
         self._found = options, replace(learned, dealt=dealt)
 

@@ -126,7 +126,7 @@ class JobAnswer(NamedTuple):
     collate: Mapping[str, Any] | None = None
     blank: Blank | BlankRow | None = None
     measured: Measured | None = None
-    begins: tuple[int, ...] = ()
+    begins: bytes = b""
     """`FirstRows.digests` of a streamed dataset."""
 
 
@@ -202,7 +202,7 @@ class JobQuestion:
             ((collate, blank),) = run(rows, options.dataset, [None], 1)
             options = Learned(ranks=self.ranks, collate=collate).applied_to(options)
         measured = _measured(options, run, self) if self.samples else None
-        begins: tuple[int, ...] = ()
+        begins = b""
         if self.compares:
             (begins,) = run(_beginning, options.dataset, [None], 1)
         return JobAnswer(collate, blank, measured, begins)
@@ -230,8 +230,9 @@ class JobQuestion:
         )
 
 
-def _beginning(dataset: Any, item: None) -> tuple[int, ...]:
-    return FirstRows.of_stream(map(pickle.dumps, islice(dataset, FEW))).digests
+def _beginning(dataset: Any, item: None) -> bytes:
+    digests = FirstRows.of_stream(map(pickle.dumps, islice(dataset, FEW))).digests
+    return np.array(digests, np.uint64).tobytes()
 
 
 def _measured(options: LoaderOptions, run: Run, question: JobQuestion) -> Measured:

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from evenstep.data.mixed_pass import MixedPass
 from evenstep.data.resumable import has_state
+from evenstep.data.shares import share_of
 from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.loader.transport.plain_values import decode, encode
 from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, Preparation, RawChunk, Splitting
@@ -74,6 +76,9 @@ def _count(state: Any) -> int:
     return count
 
 
+_ALL = partial(share_of, rank=0, ranks=1, dealt=False)
+
+
 class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
     """The chunks of an iterable dataset, in one worker."""
 
@@ -85,7 +90,7 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         *,
         replays: bool,
         split: Splitting | None = None,
-        share: Callable[[Any], Any] = lambda dataset: dataset,
+        share: Callable[[Any], Any] = _ALL,
     ) -> None:
         """
         Args:
