@@ -16,6 +16,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.fit import Updates
 from evenstep.plan.value_checks import plain_value
 from evenstep.protocol.receipts import StepTotals
+from evenstep.protocol.slow_ranks import SlowRank
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,7 +69,7 @@ _VALUES = (
     "padding",
 )
 
-_UNCOMPARED = dict.fromkeys(("imbalance", "imbalance_measured"))
+_UNCOMPARED = dict.fromkeys(("imbalance", "imbalance_measured", "slow"))
 # They follow from the totals or, where ranks wait for an update, from where a pass began in it
 
 
@@ -123,6 +124,9 @@ class StepInfo:
     imbalance_measured: float | None = None
     """`imbalance` in the time that this run's steps were measured to take. None until enough steps
     were measured, and where their times tell nothing. See `evenstep.loader.step_clock`."""
+    slow: tuple[SlowRank, ...] | None = None
+    """Ranks that need more time than their work explains, the slowest first. None until that was
+    measured: see `evenstep.DataLoader.watch`."""
     names: tuple[str, ...] = ()
     """Of the datasets of a `Mixture`; none for any other."""
     context_rank: int = 0
@@ -196,6 +200,7 @@ class StepInfo:
         """All values as JSON-able numbers, and the totals of each rank as lists."""
         result: dict[str, Any] = {
             **{name: getattr(self, name) for name in _VALUES},
+            "slow": None if self.slow is None else [each._asdict() for each in self.slow],
             "indices": None if self.indices is None else [plain_value(i) for i in self.indices],
             "sources": _plain(self.sources),
             "global_sources": _plain(self.global_sources),
@@ -222,6 +227,7 @@ class StepInfo:
             "cost": self.global_cost,
             "imbalance": self.imbalance,
             "imbalance_measured": self.imbalance_measured,
+            **({} if self.slow is None else {"slow": [each._asdict() for each in self.slow]}),
             **vision,
             **({"sources": _plain(self.global_sources)} if self.names else {}),
             "ends_update": self.ends_update,

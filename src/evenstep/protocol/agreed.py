@@ -3,7 +3,7 @@
 Two things are measured while training: what pairs of tokens and patches cost, and how many tokens
 of a group fit in memory. Ranks tell them in their proposals. A round is planned with what was
 agreed before it, and its start has both that and what holds from the next round on: so a job that
-resumes the round makes it as it was.
+resumes the round makes it as it was. What ranks tell of their pace changes no plan.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from evenstep.cost.vision_language import UNMEASURED, at_ratios
 from evenstep.plan.fit import Fit, Updates
 from evenstep.plan.policy import Policy
 from evenstep.protocol.bodies import ProposalHeads
+from evenstep.protocol.slow_ranks import UNTIMED
 from evenstep.protocol.window_buffer import RoundStart
 
 
@@ -33,6 +34,8 @@ class Agreed:
         """
         self.ratios = UNMEASURED
         """What pairs of tokens and patches were measured to cost, for rank 0 to tell."""
+        self.pace = UNTIMED
+        """Of this rank, for it to tell."""
         self.found = 0, 0
         """Tokens of groups, and how many of them this rank finds to fit then; zeros if none."""
         self._policy = policy
@@ -84,7 +87,8 @@ class Agreed:
         if self._fits is not None and self.found[0] == self._fits[0].most:
             fits = self.found[1]
         known = self.resumes or self.ratios == UNMEASURED
-        return {"fits": fits, "ratios": self._ratios[1] if known else self.ratios}
+        ratios = self._ratios[1] if known else self.ratios
+        return {"fits": fits, "ratios": ratios, "pace": self.pace}
 
     def settle(self, start: RoundStart, heads: ProposalHeads) -> RoundStart:
         """The start of a round, with what all ranks' proposals make hold from the next one on."""

@@ -14,6 +14,7 @@ from evenstep.protocol.bodies import ProposalHead, ProposalHeads
 from evenstep.protocol.epoch_options import EpochOptions
 from evenstep.protocol.planned_step import PlannedStep, SettledRound
 from evenstep.protocol.receipts import Receipt, RoundTotals, counts_by_source
+from evenstep.protocol.slow_ranks import Pace
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 
 
@@ -43,13 +44,14 @@ class RankRound:
         room: int,
         fits: int,
         ratios: Ratios,
+        pace: Pace,
         accumulate: int,
     ) -> tuple[ProposalHead, Int64Array]:
         """
         Args:
             exhausted: whether nothing will be added to this window.
             room: samples that the rank has memory for; 0 if unknown.
-            fits, ratios: see `ProposalHead`.
+            fits, ratios, pace: see `ProposalHead`.
 
         Returns:
             This rank's message: that it has finished, or what it would do. Then [k] what the policy
@@ -59,8 +61,8 @@ class RankRound:
         lengths, supervised, patches, images, patch_pairs, shows, _ = start.columns
         counts = self._policy.counts_patches
         if not len(lengths):
-            head = ProposalHead(True, not has_filler_sample, 0, 0, 0, room, ratios=ratios)
-            return head, np.empty(0, np.int64)
+            head = ProposalHead(True, not has_filler_sample, 0, 0, 0, room)
+            return head._replace(ratios=ratios, pace=pace), np.empty(0, np.int64)
         window = Window(
             lengths=self._rooms,
             ages=start.ages,
@@ -80,7 +82,8 @@ class RankRound:
         held = len(window), int(supervised.sum()), int(lengths.sum())
         first, unshifted = (int(np.count_nonzero(shows & bit)) for bit in (FIRST, UNSHIFTED))
         longest = int(self._rooms.max())
-        head = ProposalHead(False, False, *held, room, first, unshifted, longest, fits, ratios)
+        found = fits, ratios, pace
+        head = ProposalHead(False, False, *held, room, first, unshifted, longest, *found)
         return head, self._proposal.message
 
     def settle(
