@@ -212,6 +212,24 @@ class StepInfo:
             result[f"global_{name}"] = getattr(self, f"global_{name}")
         return result
 
+    def scalars(self, prefix: str = "evenstep/") -> dict[str, float]:
+        """What a logger shows of the step, of all ranks: ``wandb.log(step.scalars())``. Named as
+        trainers' integrations log the same: see docs/diagnose.md."""
+        values = {
+            "padding": self.padding,
+            "imbalance": self.imbalance,
+            "tokens_per_step": self.global_tokens,
+        }
+        if self.imbalance_measured is not None:
+            values["imbalance_measured"] = self.imbalance_measured
+        if self.slow is not None:
+            values["slow_share"] = max((each.share for each in self.slow), default=0.0)
+            values["slow_rank"] = self.slow[0].rank if self.slow else -1
+        if self.global_images:
+            values["images_per_step"] = self.global_images
+            values["patches_per_step"] = self.global_patches
+        return {f"{prefix}{name}": float(value) for name, value in values.items()}
+
     def to_line(self) -> dict[str, Any]:
         """What `evenstep.run_log` writes of the step: all ranks together, JSON-able."""
         moments = self.totals.moments.together()

@@ -96,20 +96,20 @@ class SlowRanks:
         block, known = int(paces[:, 0].min()), paces[:, 1] > 0
         if block <= self._block or np.count_nonzero(known) < 2:
             return
-        self._block = block
+        before, self._block = self._block, block
         times, rates, noises = paces[:, 1:].T.astype(np.float64)
         excess = np.minimum(_over_median(times, known), _over_median(rates, known))
         most = np.maximum(_LEAST, _SURE * np.maximum(noises, np.median(noises[known])))
-        before = {each.rank: each for each in self.slow or ()}
+        known_slow = {each.rank: each for each in self.slow or ()}
         # One that was slow stays so until it clearly is not.
-        ratio = excess / np.where(np.isin(np.arange(len(paces)), list(before)), most / 2, most)
-        # The median moves when half of the window has.
-        since = begins[min(block - _BLOCKS // 2, len(begins) - 1)]
+        ratio = excess / np.where(np.isin(np.arange(len(paces)), list(known_slow)), most / 2, most)
+        # A median moves when half of the window has: between this time and the one before.
+        since = begins[min(max((before + block) // 2 - _BLOCKS // 2, 0), len(begins) - 1)]
         self.slow = tuple(
             SlowRank(
                 rank,
                 math.expm1(excess[rank] / _UNIT),
-                *(before[rank][2:] if rank in before else since),
+                *(known_slow[rank][2:] if rank in known_slow else since),
             )
             for rank in np.argsort(-excess, kind="stable").tolist()
             if ratio[rank] >= 1
