@@ -85,7 +85,7 @@ def test_a_slow_rank_is_named_while_it_is_slow_and_the_other_waits_outside_its_t
     (found,) = named[last - 60]
     assert (found.rank, found.epoch) == (SLOW, 0)
     assert 0.3 < found.share < 2.2
-    assert abs(found.step - BEGINS) <= 25
+    assert abs(found.step - BEGINS) <= 50
     # As long as rank 0 waits for the other, its own time stays as it was.
     assert abs(paces[last - 60].time - paces[-1].time) < 100
     assert others[last - 60].time - others[-1].time > 250
