@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,13 @@ import pytest
 import torch
 
 from evenstep.batch.step_info import StepInfo
+from evenstep.integrations.job_facts import StepValues
 from evenstep.loader import own_time
+from evenstep.loader.notices import Notices
 from evenstep.loader.own_time import OwnTime
+from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.protocol.receipts import StepTotals
-from evenstep.protocol.slow_ranks import WINDOW
+from evenstep.protocol.slow_ranks import WINDOW, SlowRank
 
 COMPUTES, WAITS = 0.25, 3.0
 
@@ -49,6 +53,7 @@ def step_of(number: int, accumulate: int = 1, tokens: int = 50, **given: Any) ->
     mine, other = np.array([tokens, 900]), np.array([5, 5])
     columns = dict.fromkeys(StepTotals.__dataclass_fields__, mine)
     values = {**columns, "samples": other, "cost": np.array([100.0, 900.0])}
+    values["by_source"] = np.zeros((2, 0), np.int64)
     return StepInfo(
         epoch=0,
         step=number,
@@ -165,3 +170,36 @@ def test_events_of_a_device_are_not_waited_for(
     Event.reached = clock.now - 30 * (COMPUTES + WAITS)
     own.handed_out(step_of(2 * WINDOW))
     assert own.pace == (6, *expected(COMPUTES), 0)
+
+
+def test_a_slow_rank_is_said_once_and_once_when_it_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    notices = Notices(FixedBatch(1))
+    one, two = SlowRank(5, 0.124, 1, 4_210), SlowRank(3, 0.08, 1, 4_300)
+    for ranks in ((), (one,), (one._replace(share=0.2), two), (two,), (two,)):
+        notices.slow(ranks, step_of(4_321))
+    needs = "more time than its work explains, since step"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"rank 5 needs 12% {needs} 4,210 of epoch 1; see docs/diagnose.md",
+        f"rank 3 needs 8% {needs} 4,300 of epoch 1; see docs/diagnose.md",
+        "rank 5 needs no more time than its work explains again, at step 4,321 of epoch 0",
+    ]
+
+
+def test_loggers_and_trainers_have_the_same_names() -> None:
+    slow = SlowRank(5, 0.125, 1, 4_210)
+    step = step_of(3, slow=(slow, slow._replace(rank=1, share=0.1)), imbalance_measured=1.5)
+    values = StepValues()
+    values.add(step)
+    taken = values.take()
+    for name, value in step.scalars("").items():
+        assert taken[name] == value
+        assert type(value) is float
+    assert (taken["slow_share"], taken["slow_rank"]) == (0.125, 5)
+    assert step.scalars()["evenstep/slow_share"] == 0.125
+    assert step_of(3, slow=()).scalars("")["slow_rank"] == -1
+    assert "slow_rank" not in step_of(3).scalars("")
+    assert json.loads(json.dumps(step.to_dict()))["slow"][0] == slow._asdict()
+    assert step.to_line()["slow"][0] == slow._asdict()
+    assert step == step_of(3), "what was measured is not compared"

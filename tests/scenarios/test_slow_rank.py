@@ -16,12 +16,12 @@ import evenstep
 from evenstep.tools.report.run_record import read_run
 
 PER_TOKEN = 1e-5  # seconds
-SLOW, BEGINS, ENDS = 1, 40, 170  # a rank, and between which steps it is slow
+SLOW, BEGINS = 1, 40  # a rank, and the step from which on it is slow
 
 
 class Texts(torch.utils.data.Dataset[Any]):
     def __init__(self, longer: float = 1.0) -> None:
-        drawn = np.random.default_rng(0).integers(20, 200, 5_800)
+        drawn = np.random.default_rng(0).integers(20, 200, 3_000)
         self.lengths = (drawn * longer).astype(int)
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ def train(rank: Rank, policy: evenstep.Policy, longer: float, factor: float, pat
     loader.watch(model)
     named, paces = [], []
     for _, step in loader.steps():
-        slow = rank.rank == SLOW and BEGINS <= step.step < ENDS
+        slow = rank.rank == SLOW and step.step >= BEGINS
         model.factor = factor if slow else 1.0
         trained(step.padded_tokens).backward()
         named.append(step.slow)
@@ -69,36 +69,27 @@ def train(rank: Rank, policy: evenstep.Policy, longer: float, factor: float, pat
     return named, paces
 
 
-def test_a_slow_rank_is_named_while_it_is_slow_and_the_other_waits_outside_its_time(
-    tmp_path: Path,
-) -> None:
+def test_a_slow_rank_is_named_and_the_other_waits_outside_its_own_time(tmp_path: Path) -> None:
     log = tmp_path / "run.jsonl"
     with Job(train, 2, evenstep.Even(1024), 1.0, 3.0, log, folder=tmp_path) as job:
         outcomes = job.join(120)
     (named, paces), (same, others) = (outcome.value for outcome in outcomes)
     first = next(number for number, slow in enumerate(named) if slow)
-    last = max(number for number, slow in enumerate(named) if slow)
     assert BEGINS + 50 <= first <= BEGINS + 120
-    assert ENDS + 50 <= last <= ENDS + 120
+    assert all(len(slow) == 1 for slow in named[first:])
     assert {slow for slow in named if slow} == {slow for slow in same if slow}
-    assert all(len(slow) == 1 for slow in named[first : last + 1])
-    (found,) = named[last - 60]
+    (found,) = named[-1]
     assert (found.rank, found.epoch) == (SLOW, 0)
     assert 0.3 < found.share < 2.2
     assert abs(found.step - BEGINS) <= 50
-    # As long as rank 0 waits for the other, its own time stays as it was.
-    assert abs(paces[last - 60].time - paces[-1].time) < 100
-    assert others[last - 60].time - others[-1].time > 250
-    said = [line for line in outcomes[0].log.splitlines() if "rank 1" in line]
-    assert len(said) == 2
-    assert "rank 1 needs" in said[0]
-    assert f"since step {found.step} of epoch 0" in said[0]
-    assert "again" in said[1]
+    assert others[-1].time - paces[-1].time > 250, "rank 0 waits for it, outside its own time"
+    (said,) = (line for line in outcomes[0].log.splitlines() if "rank 1" in line)
+    assert "rank 1 needs" in said
+    assert f"since step {found.step} of epoch 0" in said
     assert "rank 1" not in outcomes[1].log, "only one rank says it"
     ((shown, until),) = read_run(log).slow
-    assert shown.share >= found.share
     assert shown._replace(share=0) == found._replace(share=0)
-    assert until == last + 1
+    assert until is None
 
 
 def test_longer_data_names_nobody(tmp_path: Path) -> None:
