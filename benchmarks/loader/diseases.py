@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
@@ -88,6 +89,7 @@ def main() -> None:
             run(train, RANKS, name, str(log))
             picture = given.out / f"diagnose-{name}.png"
             evenstep_command(["report", str(log), "--plot", str(picture)])
+            Image.open(picture).quantize(24).save(picture, optimize=True)
 
 
 if __name__ == "__main__":
