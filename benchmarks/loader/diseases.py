@@ -36,7 +36,7 @@ POLICIES: dict[str, evenstep.Policy] = {
     "slow-rank": evenstep.Even(4_096, cost=COST),
 }
 SLOW_SAMPLE = 0.015  # seconds
-SLOW, BEGINS, FACTOR = 1, 40, 1.5
+SLOW, BEGINS, FACTOR = 1, 20, 2.0
 
 
 class Texts(torch.utils.data.Dataset[Any]):
@@ -65,6 +65,7 @@ def train(name: str, log: str) -> None:
         Texts(SLOW_SAMPLE if name == "data" else 0.0),
         policy=POLICIES[name],
         shuffle=True,
+        memory=evenstep.Memory(buffer_size=256),  # short rounds, as the runs are short
         step_log=log,
     )
     model = Device(1, 1)
