@@ -4,6 +4,8 @@ package and of the locks, and what SECURITY.md says holds."""
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from evenstep.tested import TESTED, TestedReleases
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(evenstep.__file__).parent
+README = (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("module", [evenstep, evenstep.service], ids=lambda m: m.__name__)
@@ -25,6 +28,17 @@ def test_every_public_name_is_in_the_reference(module) -> None:
     assert "errors" in shown
     shown |= set(vars(evenstep.errors))  # the whole module is one page
     assert not {name for name in module.__all__ if not name.startswith("__")} - shown
+
+
+def test_the_first_example_runs_as_it_stands_and_prints_what_the_page_says(tmp_path: Path) -> None:
+    code, said = re.findall(
+        r"^```(?:python)?\n(.*?)^```", README.split("## Use it")[1], re.S | re.M
+    )[:2]
+    (tmp_path / "example.py").write_text(code)
+    run = subprocess.run(
+        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (run.stdout, run.returncode) == (said, 0), run.stderr
 
 
 # Releases
@@ -122,7 +136,7 @@ def test_nothing_else_listens() -> None:
 
 
 def test_the_page_is_linked() -> None:
-    assert "SECURITY.md" in (ROOT / "README.md").read_text()
+    assert "SECURITY.md" in README
     assert "SECURITY.md" in (ROOT / "docs" / "service-operation.md").read_text()
     assert "EVENSTEP_STATUS_TOKEN" in (ROOT / "SECURITY.md").read_text()
 

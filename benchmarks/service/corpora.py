@@ -13,8 +13,8 @@ from evenstep.arrays import Int64Array
 from evenstep.cost import GroupShapes, TransformerCost
 from evenstep.mixture import Mixer
 from evenstep.mixture.sample_table import SampleTable
-from evenstep.plan.packing import cut_long
 from evenstep.plan.rng import generator
+from evenstep.plan.too_long import pieces_of
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.lengths import open_parquet
 
@@ -131,7 +131,7 @@ def named_text() -> list[Corpus]:
 
 
 def _drawn(name: str, context: int) -> Corpus:
-    lengths = cut_long(sample_lengths(name, DRAWN), context, "split").lengths
+    lengths = pieces_of(sample_lengths(name, DRAWN), context, "split").lengths
     return Corpus(name=name, context=context, weights={name: 1.0}, columns=({"text": lengths},))
 
 
@@ -147,7 +147,7 @@ def text_of(folder: Path) -> list[Corpus]:
             rows = file.read(columns=["source", "n_tokens"]).to_pydict()
         lengths = np.array(rows["n_tokens"], np.int64)
         columns = {
-            source: {"text": cut_long(lengths[here], context, "split").lengths}
+            source: {"text": pieces_of(lengths[here], context, "split").lengths}
             for source, here in _by_source(rows["source"])
         }
         found.append(

@@ -3,8 +3,9 @@ tar files, on this machine's disk and in S3 (moto's server, on this machine).
 
     --part opening   seconds, processor time, requests and bytes from which a start's sources are
                      open and their content is known: without an index, which it then has, and with
-    --part sharing   bytes read for each byte of the samples delivered, where 1, 4 and 16 loaders
-                     share one source, in a pass over it; in parentheses the requests
+    --part sharing   bytes read for each byte of the files, where 1, 4 and 16 loaders share one
+                     source that has an index, in a pass over it, without a cache of the host
+                     and with a new one; in parentheses the requests
 
 Bytes of a disk are those of the process's system calls, page cache or not; those of S3 are the
 bodies of the server's answers. Loaders are threads of one process, each with a reader of its own.
@@ -29,12 +30,15 @@ import numpy as np
 
 import evenstep.service as es
 from benchmarks.lib.report import Table, parser, progress, show
-from evenstep.data import open_readers
+from evenstep.data import open_reader, open_readers
+from evenstep.data.block_cache import BlockCache
 from evenstep.data.file_index import FOLDER_VARIABLE
+from evenstep.data.source_files import list_files
 from evenstep.service.job.source_layout import SourceLayout
 
-KINDS = ("parquet", "jsonl", "tar")
-PLACES = ("disk", "S3")
+KINDS = ("parquet", "jsonl", "tar", "tar.gz")
+CACHED = "S3, cache"
+PLACES = ("disk", "S3", CACHED)
 TEXT = 3000  # bytes of a sample
 SMALL = 5  # samples of a file that is only opened
 STEP = 200  # samples
@@ -43,6 +47,7 @@ STEP = 200  # samples
 def write(path: Path, samples: int, rng: np.random.Generator) -> None:
     """A file of samples that do not compress."""
     texts = [rng.integers(97, 123, TEXT, np.uint8).tobytes() for _ in range(samples)]
+    compressed = path.suffix == ".gz"
     if path.suffix == ".parquet":
         import pyarrow
         import pyarrow.parquet
@@ -53,7 +58,7 @@ def write(path: Path, samples: int, rng: np.random.Generator) -> None:
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps({"text": t.decode()}) + "\n" for t in texts))
     else:
-        with tarfile.open(path, "w") as tar:
+        with tarfile.open(path, "w:gz" if compressed else "w") as tar:
             for number, text in enumerate(texts):
                 info = tarfile.TarInfo(f"{number:06}.text")
                 info.size = len(text)
@@ -161,29 +166,33 @@ def sharing(place: str, kind: str, loaders: list[int], samples: int, seed: int) 
     files = 8
     cells = [kind, place]
     with files_at(place, kind, 1, files, samples // files, seed) as (where, options, served):
+
+        def source(cache: BlockCache | None = None) -> es.Source:
+            url = f"{where}/0/*.{kind}"
+            return es.Source("s", url, transform=prepared, storage_options=options, cache=cache)
+
+        whole = sum(file.size for file in list_files(source()))
+        with open_reader(source()) as reader:
+            _ = reader.fingerprint  # for the index
         for count in loaders:
             progress(f"{kind}, {place}, {count} loaders")
-            source = es.Source(
-                "s", f"{where}/0/*.{kind}", transform=prepared, storage_options=options
-            )
-            job = es.Job(
-                sources=[source],
-                mesh=es.Mesh(DP=1),
-                strategy=strategy,
-                max_tokens=64 * STEP * 2,
-                draws=es.DrawOptions(samples_per_step=STEP),
-                memory=es.ServiceMemory(buffer_size=32),
-            )
-            layout = SourceLayout.of(["s"], count)
-            with es.start(job, backend="local", loaders=layout) as service:
-                client = service.client(0)
-                next(client)
+            with tempfile.TemporaryDirectory() as folder:
+                job = es.Job(
+                    sources=[source(BlockCache(folder) if place == CACHED else None)],
+                    mesh=es.Mesh(DP=1),
+                    strategy=strategy,
+                    max_tokens=64 * STEP * 2,
+                    draws=es.DrawOptions(samples_per_step=STEP),
+                    memory=es.ServiceMemory(buffer_size=32),
+                )
                 before = read_so_far(served)
-                steps = samples // STEP - 1
-                for _ in range(steps):
-                    next(client)
-                size, requests = (b - a for a, b in zip(before, read_so_far(served)))
-            cells.append(f"{size / (steps * STEP * TEXT):.2f} ({requests:,})")
+                layout = SourceLayout.of(["s"], count)
+                with es.start(job, backend="local", loaders=layout) as service:
+                    client = service.client(0)
+                    for _ in range(samples // STEP):
+                        next(client)
+                    size, requests = (b - a for a, b in zip(before, read_so_far(served)))
+            cells.append(f"{size / whole:.2f} ({requests:,})")
     return cells
 
 
@@ -201,9 +210,10 @@ def main() -> None:
     options = arguments.parse_args()
     tables = []
     cases = [(place, kind) for place in options.places for kind in options.kinds]
+    opened = [(place, kind) for place, kind in cases if place != CACHED]
     if "opening" in (options.part or ["opening"]):
         rows = []
-        for place, kind in cases:
+        for place, kind in opened:
             progress(f"opening, {kind}, {place}")
             files = options.files if place == "disk" else options.files_in_s3
             rows.append(opening(place, kind, options.sources, files, SMALL, options.seed))
@@ -220,7 +230,7 @@ def main() -> None:
             for place, kind in cases
         ]
         columns = ["files", "place", *(f"{count} loaders" for count in options.loaders)]
-        tables.append(Table(columns, rows, "Bytes read for a byte delivered (and requests)"))
+        tables.append(Table(columns, rows, "Bytes read for a byte of the files (and requests)"))
     show(*tables, as_json=options.json)
 
 

@@ -103,6 +103,10 @@ def main() -> None:
     given = options.parse_args()
     cases = [(backend, seconds) for backend in given.backends for seconds in OPEN]
     rows = []
+    if "ray" in given.backends:
+        import ray
+
+        ray.init(num_cpus=8, include_dashboard=False, logging_level="error")  # for all jobs
     for backend, seconds in cases:
         progress(f"{backend}, sources that open in {seconds} s")
         runs = in_turn(KINDS, given.repeats, lambda kind: measured(backend, seconds, kind))  # noqa: B023

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from evenstep.batch import pop_step as pop_step
     from evenstep.cost import MeasuredCost as MeasuredCost
     from evenstep.cost import cost_of as cost_of
-    from evenstep.data import CutDocuments as CutDocuments
     from evenstep.data import Mixture as Mixture
+    from evenstep.data import SplitDocuments as SplitDocuments
     from evenstep.errors import ConfigurationError as ConfigurationError
     from evenstep.errors import EvenstepError as EvenstepError
     from evenstep.loader import DataLoader as DataLoader
@@ -67,7 +67,7 @@ _HOMES = {
         "pop_step",
     ),
     "evenstep.cost": ("MeasuredCost", "cost_of"),
-    "evenstep.data": ("CutDocuments", "Mixture"),
+    "evenstep.data": ("Mixture", "SplitDocuments"),
     "evenstep.errors": ("ConfigurationError", "EvenstepError"),
     "evenstep.loader": (
         "DataLoader",

@@ -52,6 +52,10 @@ class SampleError(EvenstepError):
     cannot be determined."""
 
 
+class TooLongError(SampleError):
+    """A sample has more tokens than a group may have, or than there is memory for."""
+
+
 class StorageError(SampleError):
     """A file of a source cannot be read: its storage did not answer for longer than the source's
     patience, the file or the permission is missing, or it changed under way. No sample is to

@@ -89,40 +89,25 @@ def running(tmp_path: Path) -> Iterator[Running]:
         process.kill()
 
 
-def test_a_job_runs_to_its_end_and_can_be_looked_at(running: Running, capsys: Capture) -> None:
-    with es.Client("auto", NAME, rank=0) as client:
-        next(client)
-        code, out, _ = evenstep(capsys, "status", "--name", NAME)
-        assert code == 0
-        told = json.loads(out)
-        assert [(each["rank"], each["step"]) for each in told["clients"]] == [(0, 1)]
-        with urllib.request.urlopen(running.url, timeout=20) as answer:
-            assert json.load(answer)["clients"] == told["clients"]
-        code, out, _ = evenstep(capsys, "plan", "--name", NAME, "--step", "1", "--json")
-        assert code == 0
-        assert json.loads(out)["step"] == 1
-        code, _, err = evenstep(capsys, "plan", "--name", NAME, "--step", "99")
-        assert code == 2
-        assert "no step 99" in err
-        taken = 1 + sum(1 for _ in client)
-    out, err = running.process.communicate(timeout=60)
-    assert running.process.returncode == 0, err
-    told = json.loads(out)
-    assert told["ended"]
-    assert told["steps"]["steps"] == taken > 3
-    assert len((running.folder / "plans.jsonl").read_text().splitlines()) == taken
-    # Written by the client of rank 0; of the pass the first step is left out.
-    assert len(read_run(running.folder / "run.jsonl")) == taken - 1 > 2
-
-
-def test_a_running_job_is_changed_by_commands(running: Running, capsys: Capture) -> None:
+def test_a_running_job_is_looked_at_and_changed_by_commands_and_ends(
+    running: Running, capsys: Capture
+) -> None:
     def change(*arguments: str) -> dict[str, object]:
         code, out, err = evenstep(capsys, *arguments, "--name", NAME)
         assert code == 0, err
         return dict(json.loads(out)) if out else {}
 
     with es.Client("auto", NAME, rank=0) as client:
-        next(client)
+        taken: list[object] = [next(client)]
+        code, out, _ = evenstep(capsys, "status", "--name", NAME)
+        assert code == 0
+        clients = json.loads(out)["clients"]
+        assert [(each["rank"], each["step"]) for each in clients] == [(0, 1)]
+        with urllib.request.urlopen(running.url, timeout=20) as answer:
+            assert json.load(answer)["clients"] == clients
+        code, out, _ = evenstep(capsys, "plan", "--name", NAME, "--step", "1", "--json")
+        assert code == 0
+        assert json.loads(out)["step"] == 1
         told = change("set-weights", "rows=2", "--dry-run")
         assert told["after"] == {"rows": 2.0}
         assert change("set-weights", "rows=2", "--at-step", "5")["step"] == 5
@@ -140,12 +125,20 @@ def test_a_running_job_is_changed_by_commands(running: Running, capsys: Capture)
         assert _eventually(lambda: "weights" in _changes(capsys))
         change("drain")
         with pytest.raises(MeshChangedError):
-            list(client)
+            taken.extend(client)
     with es.Client("auto", NAME, rank=0) as client:
-        list(client)
-    _, err = running.process.communicate(timeout=60)
+        code, _, err = evenstep(capsys, "plan", "--name", NAME, "--step", "99")
+        assert (code, "no step 99" in err) == (2, True)
+        taken.extend(client)
+    out, err = running.process.communicate(timeout=60)
     assert running.process.returncode == 0, err
     assert "weights of weights.json from step" in err
+    told = json.loads(out)
+    assert told["ended"]
+    assert told["steps"]["steps"] == len(taken) > 3
+    assert len((running.folder / "plans.jsonl").read_text().splitlines()) == len(taken)
+    # Written by the clients of rank 0; of each one's pass the first step is left out.
+    assert len(read_run(running.folder / "run.jsonl")) == len(taken) - 2 > 1
 
 
 def _changes(capsys: Capture) -> list[str]:

@@ -23,7 +23,7 @@ from pyarrow import parquet
 from source_checks import write_tar
 
 from chaos_storage import ControlledStorage
-from evenstep.data import Source, open_reader, open_readers
+from evenstep.data import BlockCache, Source, open_reader, open_readers
 from evenstep.data.jsonl import JsonLinesReader
 from evenstep.errors import ConfigurationError, SampleError, StorageError
 
@@ -63,18 +63,19 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def far(corpus: Path, kind: str, **storage: Any) -> Source:
-    patience = storage.pop("patience", 20.0)
+    patience, cache = storage.pop("patience", 20.0), storage.pop("cache", None)
     return Source(
         "far",
         f"chaos://{corpus}/*.{kind}",
         block=16,
         patience=patience,
+        cache=cache,
         storage_options={key: str(v) if key == "control" else v for key, v in storage.items()},
     )
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "tar"])
-def test_whatever_fails_the_same_samples_are_read(corpus: Path, kind: str) -> None:
+def test_whatever_fails_the_same_samples_are_read(corpus: Path, kind: str, tmp_path: Path) -> None:
     near = Source("far", f"{corpus}/*.{kind}", block=16)
     with open_reader(near) as reader:
         expected = list(itertools.islice(reader.read(), 110))
@@ -88,8 +89,9 @@ def test_whatever_fails_the_same_samples_are_read(corpus: Path, kind: str) -> No
                 from evenstep.data.row_groups import SizedCache
 
                 patch.setattr("evenstep.data.parquet.DECODED", SizedCache(500))
+            cache = BlockCache(tmp_path / str(seed), 1 << 20) if seed % 3 else None
             before = random.getstate()
-            with open_reader(far(corpus, kind, seed=seed, rate=rate)) as reader:
+            with open_reader(far(corpus, kind, seed=seed, rate=rate, cache=cache)) as reader:
                 assert list(itertools.islice(reader.read(), 110)) == expected
                 assert reader.fingerprint == prints
             assert random.getstate() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -38,7 +39,12 @@ def _gone(pids: list[int]) -> bool:
     return False
 
 
-def test_a_killed_rank_is_named_and_its_peer_does_not_wait_for_it() -> None:
+def test_a_killed_rank_is_named_and_its_peer_does_not_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Forked, for ranks that are spawned import torch: the whole demo has such ranks."""
+    forked = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked)
     pids: list[int] = []
     with pytest.raises(RankFailedError, match="rank 1 failed: killed by SIGKILL"):
         run_ranks(one_is_killed, 2, (1,), pids.append)

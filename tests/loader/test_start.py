@@ -222,20 +222,28 @@ def test_a_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path) -
 
 
 ELSEWHERE = """
+import os
+import psutil
 import evenstep
 from documents import Documents
 
+class Telling(Documents):
+    def __getitem__(self, index):
+        return {"server": psutil.Process().parent().ppid(), **super().__getitem__(index)}
+
 if __name__ == "__main__":
     loader = evenstep.DataLoader(
-        Documents(16), policy=evenstep.TokenBudget(2048), num_workers=1
+        Telling(16), policy=evenstep.TokenBudget(2048), num_workers=1
     )
-    samples = sum(step.samples for _, step in loader.steps())
+    servers = [int(server) for batch in loader for server in batch["server"]]
     loader.close()
-    print(samples)
+    print(len(servers), os.getpid() in servers)
 """
 
 
-def test_nothing_is_imported_from_the_working_directory(tmp_path: Path) -> None:
+def test_a_script_is_served_and_nothing_is_imported_from_the_working_directory(
+    tmp_path: Path,
+) -> None:
     here, script = tmp_path / "here", tmp_path / "train.py"
     here.mkdir()
     script.write_text(ELSEWHERE)
@@ -250,5 +258,5 @@ def test_nothing_is_imported_from_the_working_directory(tmp_path: Path) -> None:
         text=True,
         timeout=100,
     )
-    assert (ran.returncode, ran.stdout.strip()) == (0, "16"), ran.stderr
+    assert (ran.returncode, ran.stdout.strip()) == (0, "16 False"), ran.stderr
     assert not (here / "ran").exists()

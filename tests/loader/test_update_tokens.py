@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from typing import Any
 
@@ -50,6 +51,28 @@ def test_an_update_has_the_tokens_asked_for_in_several_groups() -> None:
         for _, step in update:
             composition.add(step)
     assert composition.value > 0.95
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_resumed_epoch_has_the_groups_that_would_have_followed(packed: bool) -> None:
+    """What groups should have follows from how full those before were, also of other epochs."""
+    policy = evenstep.Even(512, packed=packed)
+
+    def passed(loader: evenstep.DataLoader) -> list[tuple[list[int], dict[str, Any]]]:
+        return [(batch["identity"].tolist(), loader.state_dict()) for batch, _ in loader.steps()]
+
+    loader = make_loader(policy=policy, update_tokens=1000)
+    made = passed(loader) + passed(loader)
+    targets = {tuple(state["epoch"].get("filled", [])) for _, state in made}
+    assert len(targets) > 4
+    assert loader.sized_policy.target_tokens < 512
+    for place in range(3, len(made) - 1, len(made) // 5):
+        again = make_loader(policy=policy, update_tokens=1000)
+        again.load_state_dict(json.loads(json.dumps(made[place][1])))
+        first = passed(again)
+        assert [ids for ids, _ in first] == [
+            ids for ids, state in made[place + 1 :][: len(first)]
+        ], place
 
 
 def test_updates_of_one_length_are_warned_of_once_and_mixed_ones_not(

@@ -13,6 +13,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan import Policy
 from evenstep.plan.update_size import GROUPS, LEAST_TOKENS, UpdateSize
 from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths, simulate
+from evenstep.tools.simulate.run import run_epoch
 
 LENGTHS = np.random.default_rng(0).lognormal(np.log(300), 0.7, 256).astype(np.int64).clip(16, 4096)
 
@@ -55,7 +56,6 @@ def test_a_measured_cost_says_how_small_groups_may_be() -> None:
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        (evenstep.Even(8192, packed=True), 4),
         (evenstep.SequencePacking(8192), 4),
         (evenstep.FixedBatch(8), round(65_536 / 2 / 8 / LENGTHS.mean())),
     ],
@@ -81,7 +81,7 @@ def test_what_cannot_be_kept_is_refused() -> None:
         UpdateSize.of(evenstep.Even(4096), "all", ranks=1, lengths=LENGTHS)
 
 
-def test_updates_are_as_large_as_asked_for_and_mixed() -> None:
+def test_updates_of_several_groups_are_mixed_and_even() -> None:
     ranks = 2
     lengths = load_lengths("llava", samples=3000 * ranks, seed=0)
     policy = evenstep.Even(DISTRIBUTIONS["llava"].max_tokens)
@@ -92,10 +92,43 @@ def test_updates_are_as_large_as_asked_for_and_mixed() -> None:
         size.policy,
         [lengths[shard] for shard in shards],
         accumulate=size.accumulate,
+        update_tokens=asked,
         identities=shards,
     )
     assert result.missing + result.duplicates == 0
     assert result.composition > 0.9
     assert result.imbalance < 1.01
-    per_update = lengths.mean() * result.samples_per_update
-    assert asked / 1.3 < per_update < asked * 1.3
+
+
+@pytest.mark.parametrize(
+    ("policy", "ranks", "asked"),
+    [
+        (evenstep.Even(1024), 1, 2048),
+        (evenstep.Even(2048), 2, 4096),
+        (evenstep.Even(2048), 2, 8192),
+        (evenstep.Even(1024), 4, 8192),
+        (evenstep.Even(1024), 8, 32_768),
+        (evenstep.Even(2048, sync="update"), 4, 32_768),
+        (evenstep.Even(1024, packed=True), 1, 2500),
+        (evenstep.Even(2048, packed=True), 2, 16_384),
+        (evenstep.Even(1024, packed=True), 16, 25_000),
+    ],
+    ids=str,
+)
+def test_updates_have_the_tokens_that_were_asked_for(
+    policy: evenstep.Even, ranks: int, asked: int
+) -> None:
+    """Of lengths whose longest leave much of a group empty, and the epoch's end apart."""
+    rng = np.random.default_rng(0)
+    tokens = ranks * policy.max_tokens * 100
+    lengths = np.clip(rng.lognormal(np.log(30), 1.2, tokens // 55), 2, 1000).astype(np.int64)
+    size = UpdateSize.of(policy, asked, ranks=ranks, lengths=rng.choice(lengths, 256))
+    epoch = run_epoch(
+        size.policy,
+        [lengths[rank::ranks] for rank in range(ranks)],
+        accumulate=size.accumulate,
+        update_tokens=asked,
+    )
+    steps = np.array([step.totals.tokens.sum() for step in epoch.ranks[0].steps])
+    updates = np.add.reduceat(steps, np.arange(0, len(steps), size.accumulate))
+    assert updates[: 2 * len(updates) // 3].mean() == pytest.approx(asked, rel=0.05)

@@ -68,11 +68,15 @@ def proposal(draw, numbers):
     lacks = not samples and draw(st.booleans())
     supervised, room = draw(st.integers(0, MOST - 1)), draw(st.integers(0, MOST - 1))
     shown = draw(st.integers(0, samples)), draw(st.integers(0, samples))
+    too_long = draw(st.integers(0, MOST - 1))
     longest, fits = draw(st.integers(samples > 0, LONGEST)), draw(st.integers(0, MOST - 1))
     ratios = draw(st.integers(0, MOST - 1)), draw(st.integers(0, MOST - 1))
     pace = Pace(*draw(st.tuples(*[st.integers(-MOST, MOST - 1)] * 4)))
     head = ProposalHead(
-        not samples, lacks, samples, supervised, tokens, room, *shown, longest, fits, ratios, pace
+        *(not samples, lacks, samples, supervised, tokens, room, *shown, longest, fits),
+        too_long=too_long,
+        ratios=ratios,
+        pace=pace,
     )
     row = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=numbers, max_size=numbers)
     return head, np.array(draw(row) if samples else [0] * numbers, np.int64)

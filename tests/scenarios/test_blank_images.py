@@ -141,14 +141,14 @@ WAYS = [
     ("fsdp2", found_again),
     # What warnings and errors advise.
     ("ddp", streamed),
-    ("ddp", measured),
     ("ddp, unused", without),
-    ("ddp", all_with_images),
 ]
+MORE_WAYS = [("ddp", measured), ("ddp", all_with_images)]
 
 
-def test_a_blank_lets_a_rank_without_an_image_train(tmp_path: Path) -> None:
-    jobs = [partial(train, way=way, loaders=loaders) for way, loaders in WAYS]
+@pytest.mark.parametrize("ways", [WAYS, pytest.param(MORE_WAYS, marks=pytest.mark.slow)])
+def test_a_blank_lets_a_rank_without_an_image_train(tmp_path: Path, ways: Any) -> None:
+    jobs = [partial(train, way=way, loaders=loaders) for way, loaders in ways]
     for ranks in run_all(*jobs, world_size=2, folder=tmp_path, within=150):
         check(ranks)
 

@@ -70,7 +70,7 @@ class Uneven(IterableDataset):  # type: ignore[type-arg]
 
 
 # After how many steps the next state is saved, by kind of loader.
-KINDS = {"uneven": 18, "empty": 8, "iterable": 12, "updates": 16}
+KINDS = {"uneven": 27, "empty": 8, "iterable": 12, "updates": 16}
 
 
 def check_exact(rank: Rank) -> dict[str, int]:

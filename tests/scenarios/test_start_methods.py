@@ -111,7 +111,7 @@ def slow(*values: str) -> Any:
 @pytest.mark.parametrize(
     ("script", "how", "runs"),
     [
-        (TELLING + MAIN + GUARD, "served", ""),
+        slow(TELLING + MAIN + GUARD, "served", ""),  # also in tests/loader/test_start.py
         slow(TELLING + MAIN + RUNS + GUARD, "forked", "__main__"),
         slow("from telling import Telling\n" + MAIN + RUNS + "\nmain()\n", "served", "__main__"),
         slow(TELLING + MAIN + SPAWNED, "served", ""),

@@ -19,6 +19,7 @@ from service_world import (
     job_of,
     rows,
     steps_of,
+    striped,
     tokens_of_row,
     write_jsonl,
     write_parquet,
@@ -155,6 +156,24 @@ def test_samples_in_s3_are_those_of_files_and_credentials_are_nowhere(
     assert not any(hidden in text for hidden in (KEY, SECRET) for text in shown)
     if given == "environment":  # then it is not even sent
         assert SECRET.encode() not in pickle.dumps(job.for_loader(["code"]))
+
+
+def test_loaders_of_a_host_and_later_runs_fetch_each_byte_once(
+    bucket: str, folder: Path, expected: list[Any], tmp_path: Path
+) -> None:
+    job = job_in(bucket, cache=es.BlockCache(tmp_path))
+    whole = sum(path.stat().st_size for path in folder.rglob("*.*"))
+    counts = []
+    for _ in range(2):
+        with es.start(job, backend="local", loaders=striped(job, 3, 6)) as service:
+            assert comparable(steps_of(service.client(0))) == expected[0]
+            said = [loader["cache"] for loader in service.status()["loaders"]]
+        counts.append({name: sum(each[name] for each in said) for name in said[0]})
+    first, second = counts
+    assert (first["misses"], first["fetched_bytes"]) == (5, whole)  # a block for each file
+    assert second["misses"] == second["fetched_bytes"] == first["evicted_bytes"] == 0
+    assert second["hits"] >= 5
+    assert second["served_bytes"] >= whole
 
 
 def test_errors_of_a_store_have_no_credentials(bucket: str) -> None:

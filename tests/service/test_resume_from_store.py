@@ -18,7 +18,8 @@ from service_world import comparable, in_one_process, job_of, steps_of
 from test_remesh import trained_by
 
 import evenstep.service as es
-from evenstep.errors import ConfigurationError
+import evenstep.service.planner.planner as planner_module
+from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.service.transport.endpoint import path_of
 
 NAME = f"stored-{os.getpid()}"
@@ -40,6 +41,25 @@ def test_a_store_gives_the_state_that_was_asked_for_last(tmp_path: Path) -> None
         es.stored_state(job, tmp_path / "store", step=77)
     with pytest.raises(ConfigurationError, match="no whole state of any run"):
         es.stored_state(job, tmp_path / "nothing")
+
+
+def test_a_store_of_another_release_is_refused_by_both_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_old(*given: Any, **named: Any) -> dict[str, Any]:
+        """In which nothing was changed by hand."""
+        state = written(*given, **named)
+        del state["changes"]
+        return {**state, "version": 4}
+
+    job, store = job_of(tmp_path), tmp_path / "store"
+    written = planner_module.state_to_dict
+    monkeypatch.setattr(planner_module, "state_to_dict", of_old)
+    with es.start(job, backend="local", store=store) as service:
+        steps_of(service.client(0), 2)
+        service.state_dict(2)
+    with pytest.raises(MismatchError, match=r"version=5.*version=4.*evenstep that wrote it"):
+        es.stored_state(job, store)
 
 
 def test_without_a_checkpoint_no_step_is_lost(tmp_path: Path) -> None:

@@ -91,6 +91,8 @@ def test_what_has_changed_is_named(
 def test_a_state_of_another_seed_or_version_is_refused(tmp_path: Path, saved: Any) -> None:
     with pytest.raises(MismatchError, match="version=7"):
         resume(tmp_path, {**saved, "version": 7})
+    with pytest.raises(MismatchError, match=r"version=5.*version=7.*evenstep that wrote"):
+        es.start(job_of(tmp_path), backend="processes", state={"version": 7, "of": "service"})
     job = job_of(tmp_path, sources=sources(tmp_path, transform=tokens_of_row), seed=9)
     with pytest.raises(MismatchError, match="seed"):
         es.start(job, backend="local", state=saved)

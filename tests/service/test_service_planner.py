@@ -385,17 +385,3 @@ def test_a_mixture_that_ends_in_its_first_step_ends_at_every_axis(
         with start(job) as service:
             assert (steps_of(service.client(0)) == []) == ends
             assert service.status()["planner"]["left_over"] == 3 * ends
-
-
-def test_a_trainer_that_falls_behind_is_warned_of_before_its_plans_are_gone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with es.start(job_of(tmp_path, plans_kept=10), backend="local") as service:
-        for step in range(6):
-            service.plan(step)
-            service.plan(max(step - 4, 0))
-        assert not caplog.records
-        service.plan(0)
-        service.plan(0)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "comes to step 0, and another is at step 5; plans of the last 10 steps are kept" in said

@@ -340,3 +340,87 @@ def test_a_sample_that_no_group_holds_is_named(tmp_path: Path) -> None:
         pytest.raises(SampleError, match=r"long\[0\]\[50\] has 300 tokens"),
     ):
         steps_of(service.client(0))
+
+
+# Samples that are too long
+
+LIMIT = 24
+
+
+@pytest.mark.parametrize("choice", ["skip", "truncate"])
+@pytest.mark.parametrize("by", ["policy", "strategy"])
+def test_samples_that_are_too_long_are_left_out_or_cut_and_a_resume_knows(
+    choice: str, by: str, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {"max_tokens": LIMIT}
+    if by == "policy":
+        given = {"policy": evenstep.Even(LIMIT), "strategy": None, "max_tokens": None}
+    job = job_of(
+        tmp_path,
+        sources=sources(tmp_path, counts=COUNTS),
+        mesh=es.Mesh(DP=1),
+        stop="all_exhausted",
+        samples_per_step=4,
+        micro_batches=4,
+        too_long=choice,
+        **given,
+    )
+    lengths = {
+        row["id"]: row["length"]
+        for number, count in enumerate(COUNTS)
+        for row in rows(count, 1000 * (number + 1), 60)
+    }
+    long = [number for number, length in lengths.items() if length > LIMIT]
+    found: dict[int, int] = {}
+    states = []
+    with es.start(job, backend="local") as service:
+        client = service.client(0)
+        for batches, _ in client:
+            states.append(json.dumps(client.state_dict()))
+            for batch in batches:
+                for number, tokens in documents_of(batch):
+                    assert number not in found
+                    found[number] = tokens
+        counts = service.status()["planner"]["bad_samples"]
+    kept = lengths if choice == "truncate" else {n: lengths[n] for n in lengths.keys() - {*long}}
+    assert found == {number: min(length, LIMIT) for number, length in kept.items()}
+    assert sum(counts.values()) == (len(long) if choice == "skip" else 0)
+    assert all(name.endswith(" (too long)") for name in counts)
+    middle = len(states) // 2
+    with es.start(job, backend="local", state=json.loads(states[middle])) as service:
+        assert len(list(service.client(0))) == len(states) - middle - 1
+        assert service.status()["planner"]["bad_samples"] == counts
+
+
+def documents_of(batch: Any) -> list[tuple[int, int]]:
+    """The first token of each document, and how many it has."""
+    if "cu_seqlens" in batch:
+        ends = batch["cu_seqlens"].tolist()
+        return [(int(batch["input_ids"].flatten()[i]), j - i) for i, j in pairwise(ends) if j > i]
+    masks = batch["attention_mask"].sum(1).tolist()
+    return [(int(row[0]), count) for row, count in zip(batch["input_ids"], masks)]
+
+
+def test_a_source_of_which_every_sample_is_too_long_ends_the_job(tmp_path: Path) -> None:
+    table = [{"id": n, "length": 99} for n in range(5)]
+    source = es.Source("a", Rows(table), transform=tokens_of_row)
+    job = job_of(tmp_path, sources=[source], mesh=es.Mesh(DP=1), too_long="skip", max_tokens=24)
+    said = "source 'a' has no other samples"
+    with es.start(job, backend="local") as service, pytest.raises(SampleError, match=said):
+        service.plan(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"too_long": "split"}, "too_long='split' is for a DataLoader"),
+        ({"too_long": "alone"}, "too_long='alone' is for a DataLoader"),
+        ({"too_long": "skip", "max_tokens": None}, "needs a limit: pass max_tokens="),
+        ({"too_long": "truncate", "counted": ("text", "image")}, "which of them to cut"),
+    ],
+)
+def test_choices_that_a_service_does_not_have_are_refused(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        job_of(tmp_path, **options)

@@ -7,6 +7,9 @@ import multiprocessing
 import os
 import signal
 import stat
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -36,6 +39,7 @@ from evenstep.service.transport.endpoint import (
     Endpoint,
     Keys,
     NameLock,
+    SocketFolder,
     import_zmq,
     read_endpoint,
     write_endpoint,
@@ -280,3 +284,37 @@ def test_a_name_is_locked_until_its_holder_ends(tmp_path: Path) -> None:
     assert again.held
     again.close()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose sockets have short paths."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+SOCKETS = """
+import sys, time
+from evenstep.service.transport.server import Server
+print(Server(None, name="role").endpoint.path, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_sockets_of_a_process_that_was_killed_are_removed_by_the_next_one(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(short))
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", SOCKETS]
+    with subprocess.Popen(command, **pipes) as killed, subprocess.Popen(command, **pipes) as living:
+        dead, alive = (Path(each.stdout.readline().strip()) for each in (killed, living))
+        killed.kill()
+        killed.wait()
+        assert dead.is_socket()
+        folder = SocketFolder()
+        assert {*short.iterdir()} == {alive.parent, folder.path}
+        assert alive.is_socket()
+        assert folder.path.stat().st_mode & 0o077 == 0
+        folder.close()

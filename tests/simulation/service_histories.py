@@ -100,6 +100,10 @@ def service_history_of(seed: int) -> ServiceHistory:
         runs = [_with_standbys(run, random.Random(f"{seed} {n}")) for n, run in enumerate(runs)]
     if seed % 3 == 0:
         runs = [_changing(run, random.Random(f"{seed} changes {n}")) for n, run in enumerate(runs)]
+    if seed % 5 == 2 and not setup.follows:
+        kept = random.Random(f"{seed} kept").choice([1, 2, 3])
+        setup = dataclasses.replace(setup, plans_kept=kept)
+        runs = [_apart(run) for run in runs]
     return ServiceHistory(setup, tuple(runs), seed)
 
 
@@ -125,6 +129,12 @@ def _changing(run: ServiceRun, draw: random.Random) -> ServiceRun:
     meshes = [name for name, sizes in MESHES.items() if sizes.get("DP", 1) >= size]
     remesh = draw.choice([0.01, 0.1, 0.5, 2.0]), draw.choice(meshes)
     return dataclasses.replace(run, remesh=remesh, faults=faults, lives=1, leaves=None)
+
+
+def _apart(run: ServiceRun) -> ServiceRun:
+    """In which nothing but what the service does for it holds the ranks together."""
+    alone = {"lives": 1, "leaves": None, "astray": None, "remesh": None}
+    return dataclasses.replace(run, lockstep=False, begins=True, saves=1000, slow=True, **alone)
 
 
 def _run_of(draw: random.Random, setup: ServiceSetup, mesh: str) -> ServiceRun:

@@ -12,6 +12,7 @@ from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.stored_planner import StoredPlanner
 from evenstep.service.planner.trainer_reports import Signals
 from evenstep.service.registry.common_state import CommonState
+from evenstep.service.registry.pace import Pace
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.handles import RemoteReply
 from evenstep.service.source_loader.source_stream import SourceStream
@@ -38,7 +39,7 @@ SERVICE_MUTATIONS = (
         "*self._signals.to_list() ->",
         near=42,
     ),
-    Mutation("reports count too soon", Signals.__init__, "prefetch + 3 -> prefetch + 2", near=45),
+    Mutation("reports count too soon", Signals.__init__, "prefetch + 3 -> prefetch + 2", near=84),
     Mutation(
         "loaders that share a source are out of step",
         LoaderPool._ask,
@@ -75,7 +76,7 @@ SERVICE_MUTATIONS = (
         "a state before all have come",
         CommonState._end_if_decided,
         "come.issuperset(meeting.ranks) -> come",
-        near=9,
+        near=15,
     ),
     Mutation(
         "a rank that failed is waited for",
@@ -88,6 +89,12 @@ SERVICE_MUTATIONS = (
         JobRegistry.register_client,
         "if mark not in self._numbers -> if True",
         near=1848,
+    ),
+    Mutation(
+        "a rank goes further ahead than plans are kept",
+        Pace.room.fget,
+        "last + self._kept -> last + self._kept + 1",
+        near=7,
     ),
     Mutation(
         "an actor that is being made again is taken for gone",

@@ -45,6 +45,7 @@ class ServiceSetup:
     broadcast: bool = False
     packed: bool = False
     prefetch: int = 2
+    plans_kept: int = 64
     bad_sample: int | None = None
     bad_batch: int | None = None
     """A sample whose batch cannot be collated."""
@@ -86,6 +87,8 @@ class ServiceRun:
     """Seconds after which the mesh changes, and to which."""
     lockstep: bool = True
     """Whether ranks wait for each other after each step, as collectives make them."""
+    begins: bool = False
+    """Whether ranks wait for each other after the first step: who has not begun holds nobody."""
     slow: bool = False
     late: bool = False
     """Whether messages may take their time."""
@@ -193,5 +196,7 @@ def job_of(setup: ServiceSetup, mesh: str, *, buffer_size: int = 4, slow: bool =
         ),
         collate="pack" if setup.packed else Collate(setup.bad_batch, setup.error, slow),
         sharding=METHODS if setup.packed else None,
-        memory=es.ServiceMemory(prefetch=setup.prefetch, buffer_size=buffer_size),
+        memory=es.ServiceMemory(
+            prefetch=setup.prefetch, buffer_size=buffer_size, plans_kept=setup.plans_kept
+        ),
     )

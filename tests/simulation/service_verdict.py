@@ -61,7 +61,8 @@ def _causes(attempt: ServiceAttempt, expected: Sequence[Undisturbed]) -> str | N
         return f"the service raised, and nothing had failed: {error!r}"
     for report in attempt.reports:
         error = report.error
-        if error is None:
+        outside = report.rank not in attempt.taking[report.mesh]
+        if error is None or (outside and "is not kept" in str(error)):  # who only looks in is late
             continue
         if isinstance(error, CollectiveFailed):
             if grave or caused:

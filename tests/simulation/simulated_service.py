@@ -267,7 +267,7 @@ class ServiceAttempt:
             report.steps.append(Taken.of(micro_batches, step))
             self.world.wake(self._changed)
             spend(run.slow)
-            if run.lockstep:
+            if run.lockstep or (run.begins and len(report.steps) == 1):
                 self._await_ranks(report)
             if setup.follows:
                 losses = loss_of(setup, step.step, report.rank)

@@ -3,6 +3,8 @@
     labels          which labels are supervised
     count_media     images, patches and their pairs, of a sample
     trim            `Trim`: cuts off padding that samples come with
+    cut             `cut`: a sample's first tokens, or a piece of it; `Fitting`: what becomes of one
+                    that is too long
     measure         `Measure`: length, supervised tokens and media of a sample
     columns         a group by field, as both collators take it
     media           images, videos and audio of a group, joined

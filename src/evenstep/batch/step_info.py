@@ -66,7 +66,7 @@ _COUNTED = (
 _VALUES = (
     *("epoch", "step", "rank", "world_size", "context_rank", "accumulate", "update", "micro_step"),
     *("ends_update", "filler", "loss_scale", "imbalance", "imbalance_measured"),
-    "padding",
+    *("padding", "too_long"),
 )
 
 _UNCOMPARED = dict.fromkeys(("imbalance", "imbalance_measured", "slow"))
@@ -115,6 +115,9 @@ class StepInfo:
     """Steps of an update: their gradients are added up before the optimizer steps."""
     counted: tuple[int, int] = (0, 0)
     """The step from which on updates have so many, and the updates before it."""
+    too_long: int = 0
+    """Samples of all ranks that were too long so far, in all passes and before a resume: those that
+    were in a window or left out before it. See `evenstep.plan.too_long`."""
     ends_update: bool = True
     """Whether the optimizer steps after this one; also after the last of an epoch, whose last
     update may have fewer than `accumulate` steps."""
@@ -248,6 +251,7 @@ class StepInfo:
             **({} if self.slow is None else {"slow": [each._asdict() for each in self.slow]}),
             **vision,
             **({"sources": _plain(self.global_sources)} if self.names else {}),
+            **({"too_long": self.too_long} if self.too_long else {}),
             "ends_update": self.ends_update,
             "moments": {each.name: float(getattr(moments, each.name)) for each in fields(moments)},
         }

@@ -48,7 +48,7 @@ def command(
     ] = None,
     max_length: Annotated[
         int | None,
-        typer.Option(help="Length to which your dataset truncates longer samples."),
+        typer.Option(help="Length to which longer samples are cut."),
     ] = None,
     buffer_size: BufferSize = "auto",
     batch_size: Annotated[

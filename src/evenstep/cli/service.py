@@ -296,6 +296,7 @@ def _own_store(store: str | None, step: int | None) -> str | None:
 
 def _state(job: Any, resume: str, step: int | None) -> Any:
     """The state in a file, or in a store."""
+    from evenstep.service.planner.planner_state import check_state
     from evenstep.service.planner.store.run_store import stored_state
 
     if not Path(resume).is_file():
@@ -305,7 +306,9 @@ def _state(job: Any, resume: str, step: int | None) -> Any:
             f"--step {step} selects a step of a store, but {resume} holds the state of one step; "
             "leave it out"
         )
-    return read_json(resume, again="give the file that the state was written to")
+    state = read_json(resume, again="give the file that the state was written to")
+    check_state(state)
+    return state
 
 
 def status(address: Address = "auto", name: Name = "job") -> None:

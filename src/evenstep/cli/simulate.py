@@ -25,8 +25,9 @@ from evenstep.cli.shared_options import (
     parse_cost,
 )
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing import DocumentCost, WorkloadPacking, cut_long
+from evenstep.plan.packing import DocumentCost, WorkloadPacking
 from evenstep.plan.policies.by_name import PolicyOptions
+from evenstep.plan.too_long import pieces_of
 from evenstep.plan.update_size import UpdateSize, resolve_accumulate
 from evenstep.plan.value_checks import AUTO, MAX_LENGTH, check_at_least
 from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths, simulate
@@ -50,9 +51,8 @@ def pack_documents(
         int | None,
         typer.Option(help="Tokens that no micro-batch exceeds.", show_default="1.25 x --context"),
     ] = None,
-    over_long: Annotated[
-        str,
-        typer.Option(help="What happens to documents over --context: split, truncate or error."),
+    too_long: Annotated[
+        str, typer.Option(help="Documents over --context: split, truncate, skip or error.")
     ] = "split",
     linear: Annotated[
         int,
@@ -94,7 +94,7 @@ def pack_documents(
         samples = _DOCUMENTS
     wanted = None if samples is None else samples * world_size
     drawn = load_lengths(lengths, samples=wanted, seed=seed)
-    documents = cut_long(drawn, context, over_long).lengths
+    documents = pieces_of(drawn, context, too_long).lengths
     shards = deal(len(documents), world_size, seed)
     held = parse_buffer_size(buffer_size)
     with progress_bar(f"workload-packing on {world_size} ranks") as progress:
@@ -115,7 +115,7 @@ def pack_documents(
         "max_delay": policy.planning.max_delay,
         "linear": linear,
         "buffer_size": held,
-        "over_long": over_long,
+        "too_long": too_long,
     }
     if json:
         print_json({**figures, "lengths": lengths, "seed": seed})
@@ -292,6 +292,7 @@ def _simulate(
             [drawn[shard] for shard in shards],
             buffer_size=held,
             accumulate=steps,
+            update_tokens=update_tokens or 0,
             seed=seed,
             identities=shards,
             progress=progress,

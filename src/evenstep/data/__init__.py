@@ -10,6 +10,7 @@ A source of a mixture, from its description to its samples, in reading order:
     reader           `SourceReader`: samples from any position on
     source_files     files of a source, on disk or in an object store, and a digest of their content
     storage          reads a file whole or not at all, and retries what may pass
+    block_cache      what a host has fetched of remote files, kept for all its processes
     file_index       what opening a file finds out, found once and kept
     parquet, jsonl, webdataset, dataset_readers    a reader for each kind
     row_groups       rows of a Parquet row group that come next, as many as there is room for
@@ -24,7 +25,7 @@ Datasets of a `DataLoader`:
     mixed_order        `MixtureOrder`: the order of an epoch of map-style datasets
     mixed_pass         `MixedPass`: a worker's pass over iterable datasets
     resumable          what a dataset can do, and how any iterable is resumed
-    cut_documents      `CutDocuments`: splits or truncates documents that are too long
+    split_documents    `SplitDocuments`: documents that are too long, in pieces
 
 Each name is imported on first use: a process that reads files needs no torch, which is most of the
 memory of such a process.
@@ -37,7 +38,8 @@ from typing import TYPE_CHECKING
 from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from evenstep.data.cut_documents import CutDocuments as CutDocuments
+    from evenstep.data.block_cache import BlockCache as BlockCache
+    from evenstep.data.block_cache import CacheCounts as CacheCounts
     from evenstep.data.mixed import Mixture as Mixture
     from evenstep.data.reader import SourceReader as SourceReader
     from evenstep.data.reader import StoredSample as StoredSample
@@ -46,14 +48,16 @@ if TYPE_CHECKING:
     from evenstep.data.shard_order import SampleLocation as SampleLocation
     from evenstep.data.shard_order import ShardOrder as ShardOrder
     from evenstep.data.source import Source as Source
+    from evenstep.data.split_documents import SplitDocuments as SplitDocuments
 
 _HOMES = {
-    ".cut_documents": ("CutDocuments",),
+    ".block_cache": ("BlockCache", "CacheCounts"),
     ".mixed": ("Mixture",),
     ".reader": ("SourceReader", "StoredSample"),
     ".reader_kinds": ("open_reader", "open_readers"),
     ".shard_order": ("SampleLocation", "ShardOrder"),
     ".source": ("Source",),
+    ".split_documents": ("SplitDocuments",),
 }
 __all__ = sorted(name for names in _HOMES.values() for name in names)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

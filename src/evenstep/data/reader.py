@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.data.block_cache import CacheCounts
 from evenstep.data.file_index import kept_digest
 from evenstep.data.shard_order import SampleLocation, ShardOrder, ShardPart
 from evenstep.data.source import Source
@@ -88,6 +89,12 @@ class SourceReader(abc.ABC):
             "shuffle": self.source.shuffle,
             "seed": self.seed,
         }
+
+    @property
+    def cache_counts(self) -> CacheCounts:
+        """What a cache of its files did."""
+        caches = (file.cache for file in self._files if file.cache is not None)
+        return next((cache.counts for cache in caches), CacheCounts())
 
     def check_fingerprint(self, saved: Mapping[str, Any]) -> None:
         """

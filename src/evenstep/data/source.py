@@ -12,6 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from evenstep.batch.measure import length_of
+from evenstep.data.block_cache import BlockCache
 from evenstep.data.pickling import check_picklable, code_digest
 from evenstep.errors import ConfigurationError, SampleError, described, without_queries
 from evenstep.plan.value_checks import check_at_least, check_given, check_seconds, stable_repr
@@ -50,6 +51,8 @@ class Source:
         bad_samples: how many samples may fail to be read, transformed or measured before a job of
             the service ends. The next sample replaces each.
         patience: seconds for which reads are retried while the storage does not answer.
+        cache: what each host keeps of files in object stores; None is that of EVENSTEP_CACHE, if it
+            is set.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Source:
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     bad_samples: int = 0
     patience: float = 120.0
+    cache: BlockCache | None = None
     opened: Any = field(default=None, init=False, repr=False)
     """A `FirstOpening`, in a job that was started; None where files may be others than before."""
 
@@ -87,6 +91,10 @@ class Source:
         check_given(bad_samples=self.bad_samples)
         check_at_least(0, bad_samples=self.bad_samples)
         check_seconds("tries once", patience=self.patience)
+        if not isinstance(self.cache, (BlockCache, type(None))):
+            raise ConfigurationError(
+                f"cache={self.cache!r} of source {self.name!r} must be a BlockCache, or None"
+            )
         if isinstance(self.columns, str) or (self.columns is not None and not self.columns):
             raise ConfigurationError(
                 f"columns={self.columns!r} of source {self.name!r} must be a list of names, or None"

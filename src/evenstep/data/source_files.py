@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from evenstep.data.block_cache import CacheReader, cache_of_environment
 from evenstep.data.source import Source
 from evenstep.data.storage import (
     StorageFile,
@@ -64,6 +65,8 @@ class SourceFile:
     """The fsspec file system."""
     patience: float = 0.0
     """Seconds for which reading it is tried again."""
+    cache: CacheReader | None = None
+    """By way of which it is read."""
 
     @property
     def size(self) -> int:
@@ -122,12 +125,14 @@ def list_files(source: Source) -> list[SourceFile]:
     """All files, each once, in order of their paths.
 
     Raises:
-        ConfigurationError: a path or glob without a file.
+        ConfigurationError: a path or glob without a file, or a cache that is not possible.
         StorageError: its storage does not answer, or files have changed since `Source.opened`.
         ImportError: fsspec, or the package that it needs for a kind of URL, is not installed.
     """
     fsspec = optional_package(source, "fsspec", "core")
     found: dict[str, SourceFile] = {}
+    shared = source.cache or cache_of_environment()
+    reader = None if shared is None else CacheReader(shared)
     for given in source.paths or []:
         try:
             system, path = fsspec.core.url_to_fs(given, **source.storage_options)
@@ -136,7 +141,9 @@ def list_files(source: Source) -> list[SourceFile]:
             listed = retried(given, list_given, patience=source.patience, local=local)
             for name, info in listed.items():
                 version = version_of(name, None if local else info)
-                found[name] = SourceFile(name, name, version, system, source.patience)
+                # Where the size alone is known, a changed file may look the same.
+                cache = None if local or len(version) < 2 else reader
+                found[name] = SourceFile(name, name, version, system, source.patience, cache)
         except ImportError as error:
             raise ImportError(
                 f"source {source.name!r} reads {given}, for which fsspec needs another package: "

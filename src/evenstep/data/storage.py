@@ -7,8 +7,9 @@ missing file or permission, is an error at once.
 `StorageFile` reads a file as it was when its source was opened, or not at all. A read that fails,
 or ends before the file does, is repeated from the same byte. After each read `check_unchanged`
 compares the file's size and version with what they were: versions do not come back, so what was
-read before is of the same one. How much is read ahead grows while a file is read in order: file
-systems that read ahead at once would fetch megabytes for each sample that is sought.
+read before is of the same one. A cache's blocks are of that version. How much is read ahead grows
+while a file is read in order: file systems that read ahead at once would fetch megabytes for each
+sample that is sought.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from evenstep.errors import EvenstepError, StorageError, described, without_queries
 
 if TYPE_CHECKING:
+    from evenstep.data.block_cache import CacheReader
     from evenstep.data.source_files import SourceFile
 
 logger = logging.getLogger("evenstep")
@@ -221,13 +223,17 @@ class StorageFile(io.RawIOBase):
     def __init__(self, file: SourceFile) -> None:
         """
         Raises:
-            StorageError: it cannot be opened.
+            StorageError: it cannot be opened. By way of a cache, it is opened once a block is
+                missing.
         """
         self._file = file
         self._opened: Any = None
         self._at = 0
         self._ahead = self._next = 0  # bytes that are read ahead; where a read in order goes on
-        attempted(file, self._open)
+        self._held = 0, memoryview(b"")
+        """What the cache gave last, and where in the file it begins."""
+        if file.cache is None:
+            attempted(file, self._open)
 
     def readable(self) -> bool:
         return True
@@ -246,31 +252,55 @@ class StorageFile(io.RawIOBase):
         wanted = min(len(buffer), self._file.size - self._at)
         if wanted <= 0:
             return 0
-        content = attempted(self._file, lambda: self._read(wanted))
-        buffer[: len(content)] = content
-        self._at += len(content)
-        return len(content)
+        if not self._next <= self._at <= self._next + self._ahead:
+            self._ahead = 0
+        cache = self._file.cache
+        found = self._fetch(self._at, wanted) if cache is None else self._cached(cache, wanted)
+        buffer[: len(found)] = found
+        self._at = self._next = self._at + len(found)
+        return len(found)
 
     def close(self) -> None:
         self._let_go()
         super().close()
 
-    def _read(self, wanted: int) -> bytes:
+    def _cached(self, cache: CacheReader, wanted: int) -> memoryview:
         """Some bytes, at least one."""
+        begin, held = self._held
+        if not begin <= self._at < begin + len(held):
+            soon = max(wanted, self._ahead)
+            self._held = cache.read(self._file, self._at, soon, self._fetch_all)
+            begin, held = self._held
+        return held[self._at - begin :][:wanted]
+
+    def _fetch_all(self, begin: int, end: int) -> bytes:
+        content = b""
+        while begin + len(content) < end:
+            at = begin + len(content)
+            content += self._fetch(at, end - at)
+        return content
+
+    def _fetch(self, at: int, wanted: int) -> bytes:
+        """Some bytes, at least one."""
+        return attempted(self._file, lambda: self._read(at, wanted))
+
+    def _read(self, at: int, wanted: int) -> bytes:
         try:
             self._open()
             hits, misses = _cache_counts(self._opened)
-            self._read_ahead()
-            self._opened.seek(self._at)
+            ahead = self._ahead if self._file.cache is None else 0
+            cache: Any = getattr(self._opened, "cache", None)
+            if getattr(cache, "name", "") in ("readahead", "bytes"):
+                cache.blocksize = ahead  # what fsspec reads ahead
+            self._opened.seek(at)
             content: bytes = self._opened.read(wanted)
             more_hits, more_misses = _cache_counts(self._opened)
             if more_hits == hits or more_misses != misses:  # not all was read ahead, and checked
                 check_unchanged(self._file)
                 self._ahead = min(max(2 * self._ahead, _FIRST_AHEAD), _MOST_AHEAD)
-            self._next = self._at + len(content)
             if not content:
                 raise ConnectionError(
-                    f"it ended at byte {self._at:,} of {self._file.size:,}: cut off on its way"
+                    f"it ended at byte {at:,} of {self._file.size:,}: cut off on its way"
                 )
             return content
         except BaseException:
@@ -278,14 +308,6 @@ class StorageFile(io.RawIOBase):
             if not self._file.local:
                 self._file.system.invalidate_cache(self._file.path)
             raise
-
-    def _read_ahead(self) -> None:
-        """Tells fsspec how much to read ahead; nothing after a seek."""
-        if not self._next <= self._at <= self._next + self._ahead:
-            self._ahead = 0
-        cache: Any = getattr(self._opened, "cache", None)
-        if getattr(cache, "name", "") in ("readahead", "bytes"):
-            cache.blocksize = self._ahead
 
     def _open(self) -> None:
         file = self._file

@@ -120,6 +120,7 @@ def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> int:
     simulated = len(lengths)
     if not all_measured:
         simulated = min(samples, _SIMULATED + _PER_RANK * world_size)
+    asked = loader.update_tokens
     steps = []
     epochs = min(max(_EPOCHS, _EPOCHS * _SIMULATED // max(simulated, 1)), _MOST_EPOCHS)
     for seed in range(epochs):
@@ -132,6 +133,7 @@ def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> int:
             shards,
             buffer_size=loader.memory.buffer_size,
             accumulate=loader.accumulate,
+            update_tokens=asked if isinstance(asked, int) else 0,
         )
         steps.append(run.steps * samples / simulated)
     return math.ceil(max(steps))

@@ -75,6 +75,7 @@ class LoaderAttributes:
     memory: Memory = _attribute("_options.memory", settable=True)
     faults: Faults = _attribute("_options.faults", settable=True)
     update_tokens: int | str | None = _attribute("_options.update_tokens", settable=True)
+    too_long: str = _attribute("_options.too_long")
     loss_scaling: str = _attribute("_options.loss_scaling", settable=True)
 
     in_order: bool = property(lambda loader: True)  # type: ignore[assignment]

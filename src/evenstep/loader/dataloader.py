@@ -117,6 +117,9 @@ class DataLoader(LoaderAttributes):
             sample never counts. "every": it does not, as encoder-decoders and token classifiers, or
             the dataset has shifted them. None lets the samples show it, once for all ranks: see
             `evenstep.plan.label_reading`.
+        too_long: what becomes of samples longer than the policy's `max_tokens`: "error", "skip",
+            "truncate", "split" (of an iterable dataset) or "alone", up to `Memory.longest`. See
+            "Samples that are too long" in docs/loader.md.
         loss_scaling: "token" (exact), "sample" or "none"; see
             `evenstep.batch.loss_scale`.
         step_log: a file to which the first rank adds a line for each step: what it took and held.
@@ -164,6 +167,7 @@ class DataLoader(LoaderAttributes):
         blank: Any = None,
         length_fn: Callable[[Any], int] | SampleCounts | None = None,
         labels: str | None = None,
+        too_long: str = "error",
         loss_scaling: str = "token",
         memory: Memory | None = None,
         faults: Faults | None = None,
@@ -213,6 +217,7 @@ class DataLoader(LoaderAttributes):
             worker_init_fn=worker_init_fn,
             start_method=resolve_start_method(multiprocessing_context),
             persistent_workers=persistent_workers,
+            too_long=too_long,
         )
         check_group(group)
         self.pin_memory = pin_memory
@@ -222,7 +227,7 @@ class DataLoader(LoaderAttributes):
         self._clock: StepClock | None = None
         self._watch: MemoryWatch | None = None
         self._own_time = OwnTime()
-        self._notices = Notices(policy)
+        self._notices = Notices(policy, too_long)
         self._group: Any = group
         self._chunk_size_given = memory.chunk_size is not None
         # Where the trainer is.
@@ -356,6 +361,7 @@ class DataLoader(LoaderAttributes):
                 "shuffle": self.shuffle,
                 "drop_last": self.drop_last,
                 "names of a mixture": list(options.sources),
+                "too_long": options.too_long,
                 "blank": None if self._options.blank is None else bool(blank),
             },
         )
@@ -369,6 +375,8 @@ class DataLoader(LoaderAttributes):
             self._own_time.compare(message.paces)
             if not step.rank:
                 self._notices.slow(self._own_time.slow, step)
+        if not step.rank and not step.context_rank:
+            self._notices.too_long(step.too_long)
         if self.loss_scaling == "token":
             self._notices.supervision(step)
         if message.new_round is not None:
@@ -380,8 +388,10 @@ class DataLoader(LoaderAttributes):
 
     def _end_pass(self, end: EpochEnd) -> None:
         self._notices.bad(end.bad)
+        if self._cursor.ranks and not self._cursor.ranks[0]:
+            self._notices.too_long(end.too_long)
         # Where one rank's end is that of all, this rank's dataset may be anywhere.
-        self._cursor.end_pass(exhausted=self.faults.exhausted != "stop")
+        self._cursor.end_pass(end.too_long, exhausted=self.faults.exhausted != "stop")
 
     # State
 

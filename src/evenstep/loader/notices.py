@@ -33,7 +33,9 @@ _LEAST_CV = 0.1
 class Notices:
     """Of one loader."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, too_long: str) -> None:
+        self._policy, self._choice = policy, too_long
+        self._told_of_too_long = False
         self.skipped: list[BadSample] = []
         self._told_of_rows = False
         self._slow: dict[int, SlowRank] = {}
@@ -47,6 +49,23 @@ class Notices:
         for sample in samples:
             logger.warning("skipped a sample in epoch %d: %s", sample.epoch, sample.reason)
             self.skipped.append(sample)
+
+    def too_long(self, count: int) -> None:
+        """Warns, once, that samples are too long.
+
+        Args:
+            count: of all ranks so far.
+        """
+        if not count or self._told_of_too_long:
+            return
+        self._told_of_too_long = True
+        logger.warning(
+            "samples have more than max_tokens=%s tokens, %d so far on all ranks: "
+            "this is what too_long=%r is for. No other is named: StepInfo.too_long counts them",
+            self._policy.max_length,
+            count,
+            self._choice,
+        )
 
     def same_rows(self, ranks: Sequence[int], sampler: Any, dataset: Any) -> None:
         """Warns, once, of ranks that train on the same rows.

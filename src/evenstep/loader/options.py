@@ -9,8 +9,10 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from evenstep.batch.cut import Fitting, media_tokens_of
 from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.measure import Measure
+from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.data.mixed import Mixture
 from evenstep.errors import ConfigurationError
@@ -23,6 +25,7 @@ from evenstep.loader.arguments import (
 )
 from evenstep.plan.groups import PaddedTo
 from evenstep.plan.policy import Policy
+from evenstep.plan.too_long import check_too_long
 from evenstep.plan.update_size import check_update_tokens
 from evenstep.plan.value_checks import (
     AUTO,
@@ -56,17 +59,20 @@ class Memory:
     ``max_tokens="auto"``: see `evenstep.loader.memory_watch`."""
     total_bytes: int | None = None
     """How much memory that is; None asks the device, or the system."""
+    longest: int | None = None
+    """Tokens of the longest sample that it has room for alone, under ``too_long="alone"``: one
+    that is longer still is an error."""
     chunk_size: int | None = None
     """Samples that a worker hands over at a time. None is up to 32, or up to 2 where ``collate_fn``
     prepares the samples. Lower it if samples are huge."""
 
     def __post_init__(self) -> None:
         check_buffer_size(self.buffer_size)
-        names = ("buffer_bytes", "prefetch", "chunk_size", "total_bytes")
+        names = ("buffer_bytes", "prefetch", "chunk_size", "total_bytes", "longest")
         check_at_least(1, **{name: getattr(self, name) for name in names})
         if not 0 < self.share <= 1:
             raise ConfigurationError(f"share={self.share} of the memory must be above 0, up to 1")
-        _to_int(self, "buffer_size", "buffer_bytes", "prefetch", "chunk_size")
+        _to_int(self, "buffer_size", "buffer_bytes", "prefetch", "chunk_size", "longest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +168,7 @@ class LoaderOptions:
     worker_init_fn: Callable[[int], None] | None
     start_method: str | None
     persistent_workers: bool
+    too_long: str = "error"
 
     def __post_init__(self) -> None:
         check_at_least(0, seed=self.seed)
@@ -169,6 +176,8 @@ class LoaderOptions:
         check_padded_to(self.policy, self.padded_to)
         check_type(Memory, memory=self.memory)
         check_type(Faults, faults=self.faults)
+        longest = self.memory.longest
+        check_too_long(self.policy, self.too_long, iterable=self.iterable, longest=longest)
         check_update_tokens(self.update_tokens)
         check_one_of(LOSS_SCALING, loss_scaling=self.loss_scaling)
         check_context_parallel(self.policy, self.loss_scaling)
@@ -212,6 +221,23 @@ class LoaderOptions:
         collate function does that: see `evenstep.PreparingCollator`. It runs in the workers."""
         collate_fn = self.collate_fn
         return collate_fn.prepare_checked if isinstance(collate_fn, PreparingCollator) else None
+
+    @property
+    def fitting(self) -> Fitting | None:
+        """What becomes of samples that are too long; None where none is."""
+        if self.policy.max_length is None:
+            return None
+        collate_fn, processor = self.collate_fn, None
+        if isinstance(collate_fn, PreparingCollator):
+            processor = collate_fn.any_processor()
+        return Fitting(
+            choice=self.too_long,
+            limit=self.policy.max_length,
+            longest=self.memory.longest,
+            multiple=self.padded_to.samples,
+            media=getattr(collate_fn, "media_fields", MEDIA_FIELDS),
+            media_tokens=media_tokens_of(processor),
+        )
 
     @property
     def chunk_size(self) -> int:

@@ -9,6 +9,7 @@ groups                groups as two arrays, formed under a token budget, aligned
                       multiples that a collate function pads to
 policies/             policies that see a window: `Even`, the default, and four others; a new policy
                       goes here, and its name into `policies.by_name`
+too_long              samples that are longer than a group may be, and what becomes of them
 fit                   how many tokens a group may have, found while training
 update_size           how many groups an optimizer update has, and how large they are
 epoch                 which samples of an epoch are left, for any number of ranks

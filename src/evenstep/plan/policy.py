@@ -23,7 +23,6 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit, VisionLanguageCost
-from evenstep.errors import SampleError
 from evenstep.plan.groups import Groups
 from evenstep.plan.value_checks import plain_value
 
@@ -211,11 +210,3 @@ class Policy(abc.ABC):
     def fingerprint(self) -> str:
         """Equal for equal policies. Ranks compare it, and a loader with its checkpoint."""
         return f"{type(self).__name__}{dict(self.options())}"
-
-
-def too_long(sample: str, length: int, limit: int) -> SampleError:
-    """The error for a sample longer than the `limit` of `Policy.max_length`."""
-    return SampleError(
-        f"{sample} has {length:,} tokens, over max_tokens={limit:,}; truncate it in the dataset or "
-        "raise max_tokens"
-    )

@@ -31,6 +31,9 @@ GROUPS = 8
 """Groups of an update on all ranks together: see docs/learning.md for what fewer cost."""
 LEAST_TOKENS = 512
 """Tokens of a group that keep an accelerator busy, where none were measured."""
+_MIXED, _PADDED = 104, 84
+"""Hundredths of what full groups could have, with which an update has the steps that it needs: see
+`evenstep.protocol.agreed`. Up to 5 % less than asked is taken for a step less."""
 _OVERHEAD = 9
 """A measured group takes at least so many times what it costs before its first token."""
 _ONE = 1 << 32
@@ -67,12 +70,13 @@ class UpdateSize:
             update_tokens = full_update(policy, ranks, lengths)
         held = _Held(policy, ranks, lengths)
         most = held.most
-        fewest = -(-9 * update_tokens // (10 * ranks * most))  # rather a tenth too few
-        if not isinstance(policy, Even) or policy.packed:
+        if not isinstance(policy, Even):
             # The nearest: groups are as large as they can be.
             nearest = (2 * update_tokens + ranks * most) // (2 * ranks * most)
             return cls(policy=policy, accumulate=max(1, nearest))
-        wanted = -(-GROUPS // ranks)
+        full = _MIXED if policy.packed or ranks == 1 else _PADDED
+        fewest = -(-100 * update_tokens // (full * ranks * most))
+        wanted = 1 if policy.packed else -(-GROUPS // ranks)
         busy = held.tokens(min(least_tokens(policy), held.limit))
         accumulate = max(fewest, min(wanted, update_tokens // (ranks * busy)), 1)
         target = held.smallest(-(-update_tokens // (ranks * accumulate)))

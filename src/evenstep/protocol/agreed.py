@@ -4,11 +4,14 @@ Two things are measured while training: what pairs of tokens and patches cost, a
 of a group fit in memory. Ranks tell them in their proposals. A round is planned with what was
 agreed before it, and its start has both that and what holds from the next round on: so a job that
 resumes the round makes it as it was. What ranks tell of their pace changes no plan.
+
+A third follows from the steps: how full groups are. Groups that should have 1,000 tokens may have
+800 of samples, as they are padded, and as ranks meet those whose long samples leave room. Where an
+update is to have 8,000 on one rank in 8 steps, groups should have 1,250 then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,21 +20,24 @@ from evenstep.cost.vision_language import UNMEASURED, at_ratios
 from evenstep.plan.fit import Fit, Updates
 from evenstep.plan.policy import Policy
 from evenstep.protocol.bodies import ProposalHeads
+from evenstep.protocol.epoch_options import EpochOptions
+from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.slow_ranks import UNTIMED
 from evenstep.protocol.window_buffer import RoundStart
+
+_KEPT = 7
+"""Eighths that steps before a round count, over those of the round."""
 
 
 class Agreed:
     """Of one rank. In each round call `begin`, `settle`, `steps` and `end` in this order."""
 
-    def __init__(
-        self, policy: Policy, start: RoundStart, accumulate: int, sizes: Sequence[tuple[int, int]]
-    ) -> None:
+    def __init__(self, options: EpochOptions, start: RoundStart) -> None:
         """
         Args:
             start: the round to resume from.
-            accumulate, sizes: see `EpochOptions`.
         """
+        policy = options.policy
         self.ratios = UNMEASURED
         """What pairs of tokens and patches were measured to cost, for rank 0 to tell."""
         self.pace = UNTIMED
@@ -39,12 +45,17 @@ class Agreed:
         self.found = 0, 0
         """Tokens of groups, and how many of them this rank finds to fit then; zeros if none."""
         self._policy = policy
-        self._sizes = dict(sizes)
+        self._sizes = dict(options.sizes)
+        self._asked = options.update_tokens if hasattr(policy, "target_tokens") else 0
+        self._ranks = options.world_size
+        self._filled = start.filled
+        self._wanted = 0
+        """Tokens that groups of the round should have."""
         self._ratios = start.ratios
         self._fits = start.fits
         if self._fits is None and policy.fits_memory:
             self._fits = Fit(), Fit()
-        self.updates = start.updates if sizes else Updates(accumulate)
+        self.updates = start.updates if options.sizes else Updates(options.accumulate)
         """Which steps are an update, in the round begun last."""
         self.resumes = start.quota is not None
         """The next round, or the one begun, is resumed: what was agreed in it is known."""
@@ -69,7 +80,24 @@ class Agreed:
             longest = int(rounded_up(start.columns[0], multiple).max(initial=0))
             tokens = max(self._tokens_within(fit, start.step), fit.longest, longest)
             policy = replace(policy, max_tokens=tokens)  # type: ignore[type-var]
-        return policy, replace(start, fits=self._fits, updates=self.updates)
+            self._wanted = tokens
+        elif self._asked:
+            given: Any = policy
+            most = given.max_tokens
+            self._wanted = min(self._corrected(given.target_tokens or most), most)
+            policy = replace(given, target_tokens=self._wanted)
+        return policy, replace(start, fits=self._fits, updates=self.updates, filled=self._filled)
+
+    def _corrected(self, tokens: int) -> int:
+        """Tokens that groups should have for an update to have what is asked.
+
+        Args:
+            tokens: while no steps were made.
+        """
+        held, wanted = self._filled
+        if not held:
+            return tokens
+        return -(-self._asked * wanted // (self._ranks * self.updates.accumulate * held))
 
     def _tokens_within(self, fit: Fit, step: int) -> int:
         """Tokens of a group, of updates that have no more groups than they need."""
@@ -78,7 +106,7 @@ class Agreed:
         fewest = [steps for steps, tokens in self._sizes.items() if tokens <= fit.most]
         if not self.resumes:
             self.updates = self.updates.of(min(fewest, default=max(self._sizes)), step)
-        return min(fit.most, self._sizes.get(self.updates.accumulate, fit.most))
+        return min(fit.most, self._corrected(self._sizes.get(self.updates.accumulate, fit.most)))
 
     @property
     def told(self) -> dict[str, Any]:
@@ -112,8 +140,14 @@ class Agreed:
         updates = self.updates
         return updates.accumulate - updates.micro_step(step) if self.grows else None
 
-    def end(self, start: RoundStart) -> None:
-        """What holds from the next round on is what its start says."""
+    def end(self, start: RoundStart, heads: ProposalHeads, totals: RoundTotals) -> None:
+        """What holds from the next round on is what the start of this one says, and its steps."""
+        # What ranks make of all that is left, at the end of an epoch, says nothing of others.
+        ends = self._ranks > 1 and totals.samples.sum() == heads.samples.sum()
+        if self._asked and len(totals) and not ends:
+            held, wanted = self._filled
+            more = int(totals.tokens.sum()), len(totals) * self._ranks * self._wanted
+            self._filled = held * _KEPT // 8 + more[0], wanted * _KEPT // 8 + more[1]
         self.resumes = False
         self._ratios = start.ratios[1], start.ratios[1]
         self._fits = start.fits and (start.fits[1], start.fits[1])

@@ -43,6 +43,8 @@ class ProposalHead(NamedTuple):
     """Tokens of the longest sample in its window."""
     fits: int = 0
     """Tokens of a group that it finds to fit: see `evenstep.plan.fit`. 0 if it does not say."""
+    too_long: int = 0
+    """See `RoundStart.too_long`."""
     ratios: Ratios = UNMEASURED
     """On rank 0, what a pair of tokens and a patch cost from the next round on: see
     `evenstep.cost.vision_language`. `UNMEASURED` leaves it as it is."""
@@ -63,6 +65,7 @@ class ProposalHeads:
     unshifted: Int64Array
     longest: Int64Array
     fits: Int64Array
+    too_long: Int64Array
     ratios: Int64Array
     """[ranks, 2]"""
     pace: Int64Array

@@ -37,6 +37,9 @@ class EpochOptions:
     sizes: Sequence[tuple[int, int]] = ()
     """What `accumulate` may be instead, where larger groups fit than were known to, and the tokens
     of a group then: see `evenstep.plan.update_size.sizes_of`."""
+    update_tokens: int = 0
+    """Real tokens that an update should have on all ranks together; 0 where groups decide.
+    Kept by policies with `target_tokens`: see `evenstep.protocol.agreed`."""
     seed: int = 0
     """Decides the order of groups, together with `epoch`."""
     epoch: int = 0
@@ -62,6 +65,7 @@ class EpochOptions:
             "exhausted": self.exhausted,
             "accumulate": self.accumulate,
             "sizes of updates": [list(size) for size in self.sizes],
+            "update_tokens": self.update_tokens,
             "seed": self.seed,
             "epoch": self.epoch,
             "round to begin with": start.round,

@@ -23,6 +23,8 @@ class SettledRound:
     steps: Int64Array
     """[steps + 1] offsets of each step's groups."""
     totals: RoundTotals
+    too_long: int
+    """Samples of all ranks that were too long, in the epoch so far."""
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that triples the time to make one

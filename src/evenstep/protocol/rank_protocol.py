@@ -126,7 +126,9 @@ class RankProtocol:
         self.emitted = self.dropped = self.undelivered = 0
         self.room = 0
         """Samples that this rank has memory for in a window; 0 if unknown. See `asks_room`."""
-        self.agreed = Agreed(policy, start, options.accumulate, options.sizes)
+        self.too_long = 0
+        """Samples of all ranks that were too long, in the epoch up to this round."""
+        self.agreed = Agreed(options, start)
 
     # What the driver reads
 
@@ -220,7 +222,12 @@ class RankProtocol:
     # What the driver hands over
 
     def receive(
-        self, columns: Int64Array, numbers: Int64Array | None = None, *, end: int = 0
+        self,
+        columns: Int64Array,
+        numbers: Int64Array | None = None,
+        *,
+        end: int = 0,
+        left_out: Int64Array | None = None,
     ) -> Int64Array:
         """Takes samples in order of arrival.
 
@@ -230,6 +237,7 @@ class RankProtocol:
                 fit in the window waits for a later round.
             numbers: [samples] int64 arrival numbers, increasing; by default those that follow.
             end: all samples with lower arrival numbers have come, or were skipped as bad.
+            left_out: arrival numbers of those that were skipped as too long.
 
         Returns:
             The arrival numbers.
@@ -241,6 +249,8 @@ class RankProtocol:
         self.received += len(columns)
         numbers = self._buffer.append(columns, numbers)
         self._buffer.skip_to(end)
+        if left_out is not None:
+            self._buffer.leave_out(left_out)
         return numbers
 
     def end_of_source(self) -> None:
@@ -346,6 +356,7 @@ class RankProtocol:
         """Proposals are in: plans this rank's part of the round, or ends the epoch."""
         heads, messages = exchanged.once(bodies.decode_proposals, received)
         finished = heads.finished
+        self.too_long = int(heads.too_long.sum())
         unplannable = finished.all() or (self.options.exhausted == "stop" and finished.any())
         if unplannable and self._windows.done:
             self._stop()
@@ -386,7 +397,7 @@ class RankProtocol:
         receipts = exchanged.once(bodies.decode_receipts, received)
         totals = exchanged.once(RoundTotals.decode, receipts.totals, sources=self.options.sources)
         self.rounds += 1
-        self.agreed.end(self._round.start)
+        self.agreed.end(self._round.start, self._heads, totals)
         self._phase = _Phase.FILLING
         self._windows.end_round(self._heads, totals, receipts.left)
         self._lending.end(receipts.lent)
@@ -396,7 +407,7 @@ class RankProtocol:
             self._stop()
             return []
         self.steps += len(totals)
-        return self._round.planned_steps(totals)
+        return self._round.planned_steps(totals, self.too_long)
 
     def _stop(self) -> None:
         self.undelivered += self.pending

@@ -61,8 +61,9 @@ class RankRound:
         lengths, supervised, patches, images, patch_pairs, shows, _ = start.columns
         counts = self._policy.counts_patches
         if not len(lengths):
-            head = ProposalHead(True, not has_filler_sample, 0, 0, 0, room)
-            return head._replace(ratios=ratios, pace=pace), np.empty(0, np.int64)
+            lacks, too_long = not has_filler_sample, start.too_long
+            head = ProposalHead(True, lacks, 0, 0, 0, room, too_long=too_long, ratios=ratios)
+            return head._replace(pace=pace), np.empty(0, np.int64)
         window = Window(
             lengths=self._rooms,
             ages=start.ages,
@@ -82,8 +83,8 @@ class RankRound:
         held = len(window), int(supervised.sum()), int(lengths.sum())
         first, unshifted = (int(np.count_nonzero(shows & bit)) for bit in (FIRST, UNSHIFTED))
         longest = int(self._rooms.max())
-        found = fits, ratios, pace
-        head = ProposalHead(False, False, *held, room, first, unshifted, longest, *found)
+        shown = room, first, unshifted, longest, fits, start.too_long
+        head = ProposalHead(False, False, *held, *shown, ratios, pace)
         return head, self._proposal.message
 
     def settle(
@@ -147,9 +148,9 @@ class RankRound:
             by_source=by_source,
         )
 
-    def planned_steps(self, totals: RoundTotals) -> list[PlannedStep]:
+    def planned_steps(self, totals: RoundTotals, too_long: int) -> list[PlannedStep]:
         """The round's steps, once the totals of all ranks are known."""
-        settled = SettledRound(self.start, self.groups, self._steps, totals)
+        settled = SettledRound(self.start, self.groups, self._steps, totals, too_long)
         first = self.start.step
         return [PlannedStep(index, settled) for index in range(first, first + len(totals))]
 

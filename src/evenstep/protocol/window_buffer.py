@@ -23,6 +23,10 @@ COLUMNS = ("length", "supervised", "patches", "images", "patch_pairs", "shows", 
 and sounds), the sum over images of their squared patches, bits of what its labels show of how
 models read them, and the number of its source in a mixture."""
 
+TOO_LONG = 8
+"""Bit of "shows": the sample was too long, and was cut or is a group by itself; of several pieces
+the first has it. See `evenstep.plan.too_long`."""
+
 
 def read_columns(columns: Int64Array, labels: str | None) -> Int64Array:
     """[7, samples] `COLUMNS`, with first labels counted as models read them: see
@@ -63,6 +67,9 @@ class RoundStart:
     seen_lengths: tuple[int, int] = (0, 0)
     """Tokens, and the sum of squared lengths, of all samples that have been in a window, as
     policies see them."""
+    too_long: int = 0
+    """Samples of this rank that were too long: those with `TOO_LONG` that have been in a window,
+    and those left out that have lower arrival numbers than `taken`."""
     labels: str | None = None
     """How models read the labels of the job, "causal" or "every"; None while no sample that was in
     a window depends on it."""
@@ -71,6 +78,9 @@ class RoundStart:
     says it."""
     updates: Updates = ONE_STEP
     """Which steps are an update."""
+    filled: tuple[int, int] = (0, 0)
+    """Real tokens of steps, and what their groups should have had, where `update_tokens` is given:
+    see `evenstep.protocol.agreed`."""
     ratios: tuple[Ratios, Ratios] = (UNMEASURED, UNMEASURED)
     """What pairs of tokens and patches were measured to cost: in this round, and from the next on.
     See `evenstep.cost.vision_language`."""
@@ -90,8 +100,13 @@ class RoundStart:
         fit = None if self.fits is None else self.fits[1]
         if other_ranks and fit is not None:
             fit = Fit(max(fit.tokens // 2, 1), fit.longest)
-        ratios = self.ratios[1]
-        return RoundStart.empty(labels=self.labels, ratios=ratios, fit=fit, updates=self.updates)
+        return RoundStart.empty(
+            labels=self.labels,
+            ratios=self.ratios[1],
+            fit=fit,
+            updates=self.updates,
+            filled=self.filled,
+        )
 
     @classmethod
     def empty(
@@ -103,6 +118,7 @@ class RoundStart:
         ratios: Ratios = UNMEASURED,
         fit: Fit | None = None,
         updates: Updates = ONE_STEP,
+        filled: tuple[int, int] = (0, 0),
     ) -> RoundStart:
         """A round that begins with an empty window and arrival number 0."""
         none = np.empty(0, np.int64)
@@ -119,6 +135,7 @@ class RoundStart:
             ratios=(ratios, ratios),
             fits=None if fit is None else (fit, fit),
             updates=updates,
+            filled=filled,
         )
 
 
@@ -141,12 +158,18 @@ class WindowBuffer:
         """Samples at the front that have been in a window and are not planned yet."""
         self._count = len(self.numbers)
         self._first_seen = self._seen_lengths = start.seen_lengths
+        self._first_too_long = self._too_long = start.too_long
+        self._left_out = np.empty(0, np.int64)  # from then on
         self.ended = False
         """Nothing more will be appended."""
         self._labels = start.labels
 
     def __len__(self) -> int:
         return self._count
+
+    def leave_out(self, numbers: Int64Array) -> None:
+        """Notes samples that are too long and are not trained on."""
+        self._left_out = np.append(self._left_out, numbers)
 
     def append(self, columns: Int64Array, numbers: Int64Array | None = None) -> Int64Array:
         """Adds samples after all earlier ones; returns their arrival numbers."""
@@ -203,8 +226,11 @@ class WindowBuffer:
         new = rounded_up(self.columns[0, before : self.seen], self._multiple)
         tokens, squares = self._seen_lengths
         self._seen_lengths = tokens + int(new.sum()), squares + int((new * new).sum())
+        self._too_long += int(np.count_nonzero(self.columns[5, before : self.seen] & TOO_LONG))
         numbers = self.numbers[: self.seen]
         self.taken = max(self.taken, taken)
+        if self.ended and self.seen < size:  # what was left out behind them has come, too
+            self.taken = max(self.taken, self.next_number)
         if len(numbers):
             # An earlier window may have held a later number, which was planned before this one.
             self.taken = max(self.taken, int(numbers[-1]) + 1)
@@ -217,6 +243,7 @@ class WindowBuffer:
             ages=self.ages[: self.seen],
             quota=size,
             seen_lengths=self._seen_lengths,
+            too_long=self._too_long + int(np.count_nonzero(self._left_out < self.taken)),
             labels=self._labels,
         )
 
@@ -224,6 +251,7 @@ class WindowBuffer:
         """Returns to the state before the first window, which will be formed again."""
         self.seen, self.taken = 0, self._first_taken
         self._seen_lengths = self._first_seen
+        self._too_long = self._first_too_long
 
     def remove(self, positions: Int64Array) -> None:
         """Removes samples by their positions in the window, each named once; those that stay in it

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from evenstep.errors import DamagedMessageError, MismatchError, PeerError
 
 MAGIC = b"ev"
-VERSION = 7
+VERSION = 8
 
 HELLO, PROPOSAL, RECEIPT, LEARNED, ABORT = b"H", b"P", b"R", b"L", b"A"
 NAMES = {

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING
 from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from evenstep.data.block_cache import BlockCache as BlockCache
     from evenstep.data.source import Source as Source
     from evenstep.service.backends.local import LocalService as LocalService
     from evenstep.service.client.joining import Client as Client
@@ -100,6 +101,7 @@ _HOMES = {
     ".planner.store.run_store": ("stored_state",),
     ".start_options": ("ServiceFaults", "LogOptions", "RayOptions"),
     ".status_http": ("StatusEndpoint",),
+    "evenstep.data.block_cache": ("BlockCache",),
     "evenstep.data.source": ("Source",),
     "evenstep.strategy.loaders.loader_layout": ("SourceStripe",),
 }

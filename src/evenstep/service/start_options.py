@@ -19,7 +19,8 @@ class ServiceFaults:
 
     Args:
         standbys: loaders that wait, ready to replace any loader that dies.
-        patience: seconds within which loaders must have opened their sources.
+        patience: seconds within which loaders must have opened their sources; and without a step of
+            a trainer after which others that are far ahead do not wait for it.
         hung_after: seconds after which a loader that says nothing, and on Ray any role, is killed
             and replaced. None waits for it: it may be stopped, or its machine overloaded.
         warn_after: seconds after which a client that waits logs, as a warning of the logger

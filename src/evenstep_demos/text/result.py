@@ -124,6 +124,10 @@ def figures_of_both(trained: BothTrained) -> Figures:
     }
 
 
+SHOWN = 40
+"""Steps in the picture."""
+
+
 def panels_of(trained: BothTrained, choice: Choice) -> list[StepPanel]:
     """The two panels of the picture: the first repeat."""
     panels = []
@@ -133,7 +137,7 @@ def panels_of(trained: BothTrained, choice: Choice) -> list[StepPanel]:
             f"{name}: {first['tokens_per_second']:,.0f} real tokens/s, "
             f"{first['padding']:.1%} padding, imbalance {first['imbalance']:.2f}"
         )
-        panels.append(StepPanel(title=title, seconds=np.array(first["compute_seconds"])))
+        panels.append(StepPanel(title=title, seconds=np.array(first["compute_seconds"])[:SHOWN]))
     return panels
 
 

@@ -18,7 +18,7 @@ from evenstep_demos.ranks import run_ranks
 from evenstep_demos.text.budget import ACCUMULATE, TrainingOptions, choose
 from evenstep_demos.text.corpus import Corpus, read_parquet, read_standard_library
 from evenstep_demos.text.prepared_text import prepare
-from evenstep_demos.text.result import figures_of_both, panels_of, table_of
+from evenstep_demos.text.result import SHOWN, figures_of_both, panels_of, table_of
 from evenstep_demos.text.train import REPEATS, train_both
 
 VOCABULARY = 1024
@@ -77,7 +77,7 @@ def run_demo(
         **figures_of_both(trained),
         "picture": str(picture),
     }
-    title = "Processor time of every rank in every step of the first repeat"
+    title = f"Processor time of every rank in the first {SHOWN} steps"
     plot_steps(panels_of(trained, choice), picture, title=title)
     (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     print_json(result) if as_json else print(table_of(result))

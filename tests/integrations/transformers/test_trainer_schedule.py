@@ -123,6 +123,19 @@ def test_samples_that_are_skipped_do_not_keep_training_from_ending(tmp_path) -> 
 
 
 @pytest.mark.integrations
+def test_samples_that_are_too_long_are_cut_and_count_as_long_as_they_are_then(tmp_path) -> None:
+    trainer = even.install(
+        make_trainer(tmp_path), policy=evenstep.Even(max_tokens=40), too_long="truncate"
+    )
+    trainer.train()
+    data = documents()
+    supervised = [i for i in range(N) if (data[i]["labels"][1:40] != -100).any()]
+    assert sorted(trainer.model.seen.flat()) == supervised
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert logged[-1]["tokens"] == int(data.lengths.clip(max=40).sum())
+
+
+@pytest.mark.integrations
 def test_saving_and_evaluating_by_steps(tmp_path) -> None:
     trainer = trained(
         tmp_path,

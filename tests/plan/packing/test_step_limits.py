@@ -1,5 +1,4 @@
-"""What limits a step: the cost of documents in whole numbers, options, and pieces of documents that
-are too long, which hold every token once."""
+"""What limits a step: the cost of documents in whole numbers, and options."""
 
 from __future__ import annotations
 
@@ -11,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TokenCost, TransformerCost
-from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.packing.pieces import cut_long
+from evenstep.errors import ConfigurationError
 from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
 
 LENGTHS = st.lists(st.integers(1, 300_000), min_size=1, max_size=20)
@@ -80,50 +78,3 @@ def test_cost_beyond_the_range_of_an_int64_is_refused() -> None:
 def test_wrong_options_are_refused(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         PackingOptions(**{"context": 100, "micro_batches": 4, **wrong})
-
-
-# Pieces
-
-DOCUMENTS = st.lists(st.integers(1, 100), max_size=30).map(lambda v: np.array(v, np.int64))
-
-
-@given(DOCUMENTS, st.integers(1, 60))
-def test_split_makes_the_fewest_and_most_equal_pieces_that_cover_every_token(
-    lengths: np.ndarray, limit: int
-) -> None:
-    pieces = cut_long(lengths, limit, "split")
-    assert (pieces.lengths <= limit).all()
-    for document, length in enumerate(lengths.tolist()):
-        mine = pieces.documents == document
-        begins, ends = pieces.begins[mine], pieces.ends[mine]
-        assert begins[0] == 0
-        assert ends[-1] == length
-        assert (begins[1:] == ends[:-1]).all()
-        assert len(begins) == -(-length // limit)
-        assert np.ptp(ends - begins) <= 1
-    assert (np.diff(pieces.documents) >= 0).all()
-
-
-@given(DOCUMENTS, st.integers(1, 60))
-def test_truncate_keeps_the_beginning_of_every_document(lengths: np.ndarray, limit: int) -> None:
-    pieces = cut_long(lengths, limit, "truncate")
-    assert pieces.documents.tolist() == list(range(len(lengths)))
-    assert not pieces.begins.any()
-    assert pieces.ends.tolist() == np.minimum(lengths, limit).tolist()
-
-
-@given(DOCUMENTS)
-def test_error_passes_documents_up_to_the_limit_and_names_the_first_beyond(
-    lengths: np.ndarray,
-) -> None:
-    longest = int(lengths.max(initial=1))
-    assert len(cut_long(lengths, longest, "error")) == len(lengths)
-    if longest > 1:
-        first = int((lengths > longest - 1).argmax())
-        with pytest.raises(SampleError, match=f"document {first} has {longest} tokens"):
-            cut_long(lengths, longest - 1, "error")
-
-
-def test_an_unknown_choice_is_refused_even_where_nothing_is_too_long() -> None:
-    with pytest.raises(ConfigurationError, match="over_long='drop'"):
-        cut_long(np.array([1]), 10, "drop")

@@ -21,7 +21,7 @@ from evenstep.plan import (
     Window,
 )
 from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
-from evenstep.plan.policy import too_long
+from evenstep.plan.too_long import too_long
 
 LAYERS = TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128)
 GIVEN = PolicyOptions(max_tokens=100, target_tokens=50, batch_size=3, cost=TokenCost())
@@ -60,7 +60,7 @@ REFUSED: list[tuple[type[Policy], dict[str, Any], str]] = [
     (Even, {"max_tokens": 10, "max_wait": -1}, "max_wait=-1"),
     (Even, {"max_tokens": 100, "target_tokens": 0}, "target_tokens=0 must"),
     (Even, {"max_tokens": 100, "target_tokens": 101}, "target_tokens=101 must"),
-    (Even, {"max_tokens": 100, "target_tokens": 9, "packed": True}, "target_tokens=9 must"),
+    (Even, {"max_tokens": "auto", "target_tokens": 9}, "target_tokens=9 must"),
     (Even, {"max_tokens": 400, "sync": "epoch"}, "sync='epoch' must be 'step' or 'update'"),
     (SequencePacking, {"max_tokens": 1, "max_wait": -1}, "max_wait=-1 must be at least 0"),
 ]
@@ -101,7 +101,7 @@ def test_a_sample_over_the_limit_is_refused_with_its_name_length_and_limit() -> 
     error = too_long("sample 17 of rank 3", 20_000, 16_384)
     assert isinstance(error, SampleError)
     assert "sample 17 of rank 3 has 20,000 tokens, over max_tokens=16,384" in str(error)
-    assert "truncate it in the dataset or raise max_tokens" in str(error)
+    assert 'raise max_tokens, or choose what becomes of such samples: too_long="skip"' in str(error)
 
 
 def test_patches_are_counted_only_where_they_are_limited_and_then_needed() -> None:

@@ -52,6 +52,7 @@ class Rank:
             faults=Faults(exhausted=job.exhausted),
             accumulate=job.accumulate,
             sizes=(),
+            update_tokens=None,
             seed=0,
             padded_to=NO_MULTIPLE,
             compared={},

@@ -145,7 +145,7 @@ def test_lengths_can_be_cut_and_the_cut_ones_are_counted(tmp_path: Path) -> None
     np.save(tmp_path / "l.npy", [5, 10, 20, 40])
     cut = draw_length_sample(str(tmp_path / "l.npy")).cut_to(10)
     assert cut.lengths.tolist() == [5, 10, 10, 10]
-    assert (cut.cut, cut.longest, cut.max_length) == (2, 10, 10)
+    assert (cut.cut.samples, cut.longest, cut.max_length) == (2, 10, 10)
     with pytest.raises(ConfigurationError, match="max_length=0"):
         cut.cut_to(0)
 

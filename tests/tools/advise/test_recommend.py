@@ -57,6 +57,8 @@ def test_what_the_user_gives_is_taken_or_refused_with_the_remedies() -> None:
         set_up(sample_of([5, 30, 20], longest=50), world_size=2, max_tokens=10)
     for said in ("50 tokens", "max_tokens=10", "2 of the 3", "--max-tokens", "--max-length 10"):
         assert said in str(caught.value)
+    for said in ("loses 90.9% and 'truncate' 54.5%", "'split' makes 5", "30 tokens, 3.0 times"):
+        assert said in str(caught.value)
     numbers = {"max_tokens": 9, "buffer_size": 7, "batch_size": 3, "world_size": 2}
     setup = set_up(sample_of([5, 9]), **numbers)  # type: ignore[arg-type]
     assert (setup.max_tokens, setup.buffer_size, setup.batch_size) == (9, 7, 3)
@@ -247,6 +249,7 @@ def test_figures_of_all_samples_are_those_of_a_simulation_of_the_data() -> None:
             size.policy,
             [lengths[s] for s in shards],
             accumulate=size.accumulate,
+            update_tokens=UPDATE,
             buffer_size=128,
             seed=5,
             identities=shards,

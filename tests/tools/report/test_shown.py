@@ -32,16 +32,16 @@ def test_numbers_are_flush_right_and_names_flush_left() -> None:
 
 # Pictures
 
-IDLE = (0xD0, 0xD0, 0xD0)
-RANKS = ((0x00, 0x72, 0xB2), (0xE6, 0x9F, 0x00))
+IDLE = (0x80, 0x80, 0x80, 0x60)
+RANKS = ((0x00, 0x72, 0xB2, 0xFF), (0xE6, 0x9F, 0x00, 0xFF))
 
 
 def pixels(path: Path) -> np.ndarray:
     imread = pytest.importorskip("matplotlib.image").imread
-    return np.round(imread(path)[:, :, :3] * 255).astype(int)
+    return np.round(imread(path) * 255).astype(int)
 
 
-def coloured(image: np.ndarray, colour: tuple[int, int, int]) -> int:
+def coloured(image: np.ndarray, colour: tuple[int, ...]) -> int:
     return int((np.abs(image - colour).max(axis=2) <= 2).sum())
 
 

@@ -27,7 +27,7 @@ from evenstep.batch.pad import PadCollator
 from evenstep.batch.step_info import StepInfo
 from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
 from evenstep.errors import CollateError, EvenstepError, SampleError, described
-from evenstep.loader.batcher.batcher_messages import LoaderSpec
+from evenstep.loader.batcher.batcher_messages import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.chunk_checks import FillerSample
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
 from evenstep.loader.workers.worker_start import rank_seed, sample_seed, seed_everything
@@ -53,7 +53,7 @@ class StepMaker:
     """Collates, checks, shards and scales the steps of one epoch on one rank."""
 
     def __init__(
-        self, spec: LoaderSpec, epoch: int, filler_sample: Callable[[], Any], *, seeds: bool
+        self, spec: LoaderSpec, epoch: EpochSpec, filler_sample: Callable[[], Any], *, seeds: bool
     ) -> None:
         """
         Args:
@@ -61,7 +61,8 @@ class StepMaker:
             seeds: seed this process by the step, so that what ``collate_fn`` draws at random is a
                 function of the step. False where the process is the trainer's own.
         """
-        self._spec, self._epoch = spec, epoch
+        self._spec, self._epoch = spec, epoch.epoch
+        self._too_long = epoch.too_long
         self._filler_sample, self._seeds = filler_sample, seeds
         self._collate = GroupCollate(spec)
 
@@ -102,6 +103,7 @@ class StepMaker:
             accumulate=updates.accumulate,
             counted=(updates.first, updates.before),
             ends_update=of_update.ends_update,
+            too_long=self._too_long + planned.round.too_long,
             loads=of_update.loads,
             filler=not any(row.samples for row in rows),
             indices=None if spec.iterable else indices,
@@ -177,7 +179,8 @@ class StepMaker:
             leave_cache_out(batch, packed=packed, first=first)
             if spec.loss_scaling == "token" and row.samples:
                 check_supervised(batch, row.supervised, where, labels, len(row.samples))
-            if policy.packed and policy.limit is not None:
+            alone = spec.too_long == "alone" and len(row.samples) == 1
+            if policy.packed and policy.limit is not None and not alone:
                 most = policy.limit.max_tokens if start.fits is None else start.fits[0].most
                 check_packed(batch, most, where)
 

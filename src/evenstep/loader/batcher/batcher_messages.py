@@ -77,6 +77,8 @@ class EpochEnd:
     """Samples received and not trained on, because ``exhausted="stop"`` ended the pass."""
     bad: tuple[BadSample, ...]
     """Samples skipped since the last round began."""
+    too_long: int
+    """Samples of all ranks that were too long so far: see `StepInfo.too_long`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,5 +118,7 @@ class EpochSpec:
     """Where the workers of an iterable dataset resume; None for its beginning."""
     stream_digest: int | None = None
     """`Stream.digest` of what the ranks share in this pass."""
+    too_long: int = 0
+    """Samples that were too long before the epoch, or before its ranks last changed."""
     skipped: int = 0
     """Bad samples of this epoch that were skipped before the pass."""

@@ -12,7 +12,7 @@ import copy
 import pickle
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,6 +100,9 @@ class ReadySamples:
     end: int = 0
     """All samples with lower arrival numbers have come, or are bad."""
 
+    left_out: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    """Arrival numbers of samples that are too long and were left out."""
+
     def unplanned(self) -> ReadySamples | None:
         """The part that the protocol still has to receive, without the samples themselves."""
         if self.planned and self.planned == len(self.numbers) and self.end <= self.numbers[-1] + 1:
@@ -134,9 +137,16 @@ class ChunkChecks:
             SampleError: too many samples are bad, or one differs from when the epoch was planned.
         """
         chunk, numbers, indices = numbered
-        for position, reason in chunk.bad:
-            if (number := int(numbers[position])) != TRAINED:
+        left_out: list[int] = []
+        for position, reason, counts in chunk.bad:
+            if (number := int(numbers[position])) == TRAINED:
+                continue
+            if number < self._epoch.start.taken:
+                raise SampleError(f"{reason}; it was usable when the checkpoint was made")
+            if counts:
                 self._skip(number, indices[position] if indices is not None else None, reason)
+            else:
+                left_out.append(number)
         payload = chunk.payload
         columns = read_columns(chunk.columns.T, self._epoch.start.labels).T
         digests, positions = chunk.digests, chunk.positions
@@ -162,7 +172,8 @@ class ChunkChecks:
         if indices is not None:
             names = tuple(indices[position] for position in positions.tolist())
         planned = self._check_planned(names, numbers, columns)
-        return ReadySamples(numbers, columns, digests, samples, names, planned, end)
+        too_long = np.array(left_out, np.int64)
+        return ReadySamples(numbers, columns, digests, samples, names, planned, end, too_long)
 
     def take_bad_before(self, number: int | None = None) -> tuple[BadSample, ...]:
         """Skipped samples with arrival numbers below `number`; each is returned once."""
@@ -172,8 +183,6 @@ class ChunkChecks:
         return tuple(bad)
 
     def _skip(self, number: int, index: Any, reason: str) -> None:
-        if number < self._epoch.start.taken:
-            raise SampleError(f"{reason}; it was usable when the checkpoint was made")
         self._bad_count += 1
         most = self._spec.faults.skip_bad_samples
         name = index if index is not None else number

@@ -33,6 +33,7 @@ from evenstep.loader.workers.chunks import (
     ChunkRequest,
     IndexedDataset,
     Preparation,
+    Splitting,
 )
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog
 from evenstep.loader.workers.worker_start import (
@@ -153,8 +154,8 @@ class Intake:
             "num_workers": workers,
             "collate_fn": ChunkCollate(
                 measure=spec.measure,
-                policy=spec.policy,
-                multiple=spec.padded_to.samples,
+                fitting=spec.fitting,
+                digests=spec.policy.context_parallel > 1,
                 skip_bad=skip_bad,
                 packed=workers > 0,
                 lock=lock,
@@ -174,6 +175,7 @@ class Intake:
                 spec.chunk_size,
                 preparation,
                 replays=spec.faults.replay,
+                split=Splitting.of(spec.measure, spec.fitting),
             )
             self._loader = DataLoader(self._chunked, batch_size=None, **options)
         else:

@@ -79,7 +79,7 @@ class EpochRun:
         self._store = SampleStore(1 if alone else 2 * self._protocol.window_size)
         self._checks = ChunkChecks(spec, epoch, FillerSample())
         filler_sample = self._checks.filler_sample.sample
-        self._steps = StepMaker(spec, epoch.epoch, filler_sample, seeds=seeds)
+        self._steps = StepMaker(spec, epoch, filler_sample, seeds=seeds)
         self._planner = RoundPlanner(
             spec,
             epoch,
@@ -105,7 +105,8 @@ class EpochRun:
 
     def end(self) -> EpochEnd:
         """How the epoch ended, once `run` has returned."""
-        return EpochEnd(self._protocol.undelivered, self._checks.take_bad_before())
+        too_long = self._epoch.too_long + self._protocol.too_long
+        return EpochEnd(self._protocol.undelivered, self._checks.take_bad_before(), too_long)
 
     def close(self) -> None:
         """Makes `run` return soon. Any thread may call it."""

@@ -67,6 +67,7 @@ _WEIGHED = 64  # samples of a window
 
 def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
     """The protocol of this rank for one pass."""
+    asked = spec.update_tokens
     options = EpochOptions(
         policy=spec.policy,
         world_size=spec.world_size,
@@ -74,6 +75,7 @@ def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
         exhausted=spec.faults.exhausted,
         accumulate=spec.accumulate,
         sizes=spec.sizes,
+        update_tokens=asked if isinstance(asked, int) else 0,
         seed=spec.seed,
         epoch=epoch.epoch,
         padded_to=spec.padded_to,
@@ -159,7 +161,7 @@ class RoundPlanner:
         if ready is None:
             self._protocol.end_of_source()
             return
-        self._protocol.receive(ready.columns, ready.numbers, end=ready.end)
+        self._protocol.receive(ready.columns, ready.numbers, end=ready.end, left_out=ready.left_out)
         if ready.digests is not None:
             self._checksum.note(ready.numbers, ready.digests)
 

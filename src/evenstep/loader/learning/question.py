@@ -26,9 +26,9 @@ from evenstep.loader.options import LoaderOptions
 from evenstep.loader.workers.chunks import ChunkRequest, IndexedDataset, Preparation
 from evenstep.loader.workers.worker_start import epoch_seed
 from evenstep.plan.policies.even import Even
-from evenstep.plan.policy import too_long
+from evenstep.plan.too_long import pieces_of
 from evenstep.plan.update_size import UpdateSize, nothing_to_choose, sizes_of
-from evenstep.plan.value_checks import AUTO
+from evenstep.plan.value_checks import AUTO, MAX_LENGTH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,16 +253,14 @@ def _lengths(options: LoaderOptions, source: Any, indices: list[int]) -> tuple[l
     preparation = Preparation(options.prepare, skip_bad=True)
     request = ChunkRequest(epoch_seed(options.seed, 0), tuple(indices))
     raw = IndexedDataset(source, preparation)[request]
-    longest = options.policy.max_length
+    longest, choice = options.policy.max_length or MAX_LENGTH, options.too_long
     lengths, bad = [], ""
     for sample, name in zip(raw.samples, raw.names):
         try:
             if isinstance(sample, SampleError):
                 raise sample
             length = int(options.measure([sample], [name])[0, 0])
-            if longest is not None and length > longest:
-                raise too_long(name, length, longest)
-            lengths.append(length)
+            lengths += pieces_of(np.array([length]), longest, choice).lengths.tolist()
         except Exception as error:
             bad = str(error) if isinstance(error, SampleError) else f"{name}: {described(error)}"
     return lengths, bad

@@ -68,6 +68,7 @@ class EpochStart:
             remaining=progress.remaining,
             worker_states=progress.worker_states,
             skipped=len(progress.skipped),
+            too_long=progress.too_long[0],
             stream_digest=progress.stream.digest if progress.stream is not None else None,
         )
 
@@ -132,12 +133,10 @@ class EpochCursor:
 
     def _next(self) -> EpochProgress:
         self._epochs.set_epoch(self.next_epoch)
-        next_one = EpochProgress(epoch=self.next_epoch, stream=None, samples=self.samples)
-        return self._carried(next_one)
+        return self._carried(EpochProgress(epoch=self.next_epoch, stream=None))
 
     def _begin(self, epoch: int) -> EpochProgress:
-        begun = replace(self._epochs.begin(epoch), samples=self.samples)
-        return self._carried(begun)
+        return self._carried(self._epochs.begin(epoch))
 
     def _read(self, progress: EpochProgress, labels: str | None) -> EpochProgress:
         return replace(progress, start=replace(progress.start, labels=self._labels or labels))
@@ -145,9 +144,12 @@ class EpochCursor:
     def _carried(self, progress: EpochProgress) -> EpochProgress:
         """An epoch that begins with what samples and steps have shown so far."""
         fits = self._progress.start.fits and (self._progress.start.fits[1],) * 2
-        ratios = self.ratios, self.ratios
+        ratios, filled = (self.ratios, self.ratios), self._progress.start.filled
         read = self._read(progress, self.labels)
-        return replace(read, start=replace(read.start, ratios=ratios, fits=fits))
+        so_far = self._progress.too_long[1]
+        read = replace(read, samples=self.samples, too_long=(so_far, so_far))
+        start = replace(read.start, ratios=ratios, fits=fits, filled=filled)
+        return replace(read, start=start)
 
     @property
     def begun(self) -> bool:
@@ -227,14 +229,16 @@ class EpochCursor:
         """Notes that the trainer has received a step."""
         self._progress = self._progress.after(step, message, iterable=self._epochs.iterable)
 
-    def end_pass(self, *, exhausted: bool) -> None:
+    def end_pass(self, too_long: int, *, exhausted: bool) -> None:
         """Notes that a pass has delivered all its steps.
 
         Args:
+            too_long: see `EpochEnd`.
             exhausted: this rank's samples ran out, not those of another rank alone.
         """
         if self._rewinder is not None:
             self._rewinder.finish(whole=exhausted and not self._progress.resumed)
+        self._progress = replace(self._progress, too_long=(0, too_long))
         self._progress = self._next()
 
     def to_save(self, *, under_way: bool) -> EpochProgress:

@@ -19,7 +19,7 @@ from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.epoch import UNSIZED, Progress, Remaining, Stream
 from evenstep.plan.fit import Fit, Updates
 from evenstep.plan.value_checks import plain_value
-from evenstep.protocol.window_buffer import RoundStart
+from evenstep.protocol.window_buffer import TOO_LONG, RoundStart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,9 @@ class EpochProgress:
     """The pass began from a state, so the dataset did not begin at its beginning."""
     samples: int = 0
     """Samples of all ranks in the steps received, in this epoch and all before it."""
+    too_long: tuple[int, int] = (0, 0)
+    """Samples of all ranks that were too long: before this epoch, or in it before its ranks last
+    changed; and, as of the last step received, in all."""
 
     @property
     def step(self) -> int:
@@ -123,6 +126,7 @@ class EpochProgress:
             received=step.step - first_step + 1,
             trained=np.concatenate([trained, message.members]),
             samples=self.samples + step.global_samples,
+            too_long=(self.too_long[0], step.too_long),
             **changes,
         )
 
@@ -130,7 +134,7 @@ class EpochProgress:
         """The same point of the epoch, with windows formed again from what remains."""
         start, share = self.start, self.share
         number = start.round + bool(self.received)
-        new = replace(start.fresh(), round=number, step=self.step)
+        new = replace(start.fresh(), round=number, step=self.step, too_long=self.own_too_long)
         if self.dealt:
             new = replace(new, entries=self.remaining.places, next_entry=start.next_entry)
         else:
@@ -139,6 +143,14 @@ class EpochProgress:
         fresh = replace(self, received=0, trained=none, update=LossTotals(), resumed=False)
         return replace(fresh, share=share, start=new)
 
+    @property
+    def own_too_long(self) -> int:
+        """Samples of this rank that were too long, without those of its window that are not trained
+        on: they count once they are in a window again."""
+        start = self.start
+        left = ~np.isin(start.numbers, self.trained)
+        return start.too_long - int(np.count_nonzero(start.columns[5, left] & TOO_LONG))
+
     def shared_dict(self) -> dict[str, Any]:
         """The part of a state that is the same on all ranks that save it at the same step."""
         stream, ratios, fits = self.stream, self.start.ratios, self.start.fits
@@ -146,6 +158,7 @@ class EpochProgress:
         return {
             **({"ratios": [list(each) for each in ratios]} if any(map(any, ratios)) else {}),
             **({"fits": [asdict(fit) for fit in fits], "updates": updates} if fits else {}),
+            **({"filled": list(self.start.filled)} if any(self.start.filled) else {}),
             "number": self.epoch,
             "round": self.start.round,
             "step": self.start.step,
@@ -156,6 +169,7 @@ class EpochProgress:
             "labels": self.start.labels,
             "next_entry": self.start.next_entry if self.dealt else None,
             "samples": self.samples,
+            **({"too_long": list(self.too_long)} if any(self.too_long) else {}),
             "order": self.checksum_before_reshard.to_dict(),
             "stream": None  # a stream of which nothing is left is false
             if stream is None
@@ -165,13 +179,18 @@ class EpochProgress:
     def rank_dict(self) -> dict[str, Any]:
         """This rank's own part of a state."""
         # First labels are counted already, as the state's "labels" says.
-        lengths, supervised, patches, *media, _, source = self.start.columns.tolist()
+        lengths, supervised, patches, *media, shows, source = self.start.columns.tolist()
+        own: dict[str, Any] = {}
         # Only where media are counted, so that a state of text holds nothing more.
         counted = dict(zip(MEDIA, media)) if any(map(any, media)) else {}
         if any(source):
             counted["source"] = source
+        if self.start.too_long:
+            counted["too_long"] = [shown & TOO_LONG for shown in shows]
+            own["too_long_so_far"] = self.start.too_long
         window = self.start.numbers
         return {
+            **own,
             "taken": self.start.taken,
             "quota": self.start.quota,
             "numbers": window.tolist(),
@@ -197,6 +216,7 @@ class EpochProgress:
         ratios = tuple((pair, patch) for pair, patch in shared.get("ratios", [UNMEASURED] * 2))
         now, then = (Fit(**fit) for fit in shared["fits"]) if "fits" in shared else (None, None)
         updates = Updates(**shared.get("updates", {}))
+        held, wanted = shared.get("filled", (0, 0))
         merged = cls(
             epoch=shared["number"],
             stream=None
@@ -210,8 +230,10 @@ class EpochProgress:
                 ratios=ratios[1],
                 fit=then,
                 updates=updates,
+                filled=(held, wanted),
             ),
             samples=shared["samples"],
+            too_long=tuple(shared.get("too_long", (0, 0))),
             checksum_before_reshard=OrderChecksum.from_dict(shared["order"]),
         )
         if rank is None:
@@ -219,7 +241,7 @@ class EpochProgress:
         numbers = np.array(rank["numbers"], np.int64)
         none = [0] * len(numbers)
         columns = [rank.get(name, none) for name in ("lengths", "supervised", "patches", *MEDIA)]
-        columns += [none, rank.get("source", none)]
+        columns += [rank.get("too_long", none), rank.get("source", none)]
         share, states, seen = rank["share"], rank["workers"], rank["seen_lengths"]
         return replace(
             merged,
@@ -234,6 +256,7 @@ class EpochProgress:
                 entries=np.array(rank["entries"], np.int64),
                 next_entry=shared["next_entry"] or 0,
                 seen_lengths=(seen[0], seen[1]),
+                too_long=rank.get("too_long_so_far", 0),
                 numbers=numbers,
                 columns=np.array(columns, np.int64),
                 ages=np.array(rank["ages"], np.int64),
@@ -241,6 +264,7 @@ class EpochProgress:
                 ratios=(ratios[0], ratios[1]),
                 fits=None if now is None or then is None else (now, then),
                 updates=updates,
+                filled=(held, wanted),
             ),
             received=shared["received"],
             trained=numbers[np.array(rank["trained"], np.int64)],

@@ -61,6 +61,7 @@ def resumption(
     job = job_of(options, learned, epochs, ranks[1])
     if progress.untouched:
         job.pop("iterable")
+        job.pop("too_long")
     _check_job(loaded.job, job)
     buffer_size = options.memory.buffer_size
     same = same_windows(options.policy, loaded.job["buffer_size"], buffer_size)
@@ -111,6 +112,7 @@ def job_of(
         "policy": epochs.policy.fingerprint,  # as the user gave it, for any number of ranks
         "buffer_size": options.memory.buffer_size,
         "accumulate": options.accumulate,
+        "too_long": options.too_long,
         **({} if options.update_tokens is None else {"update_tokens": options.update_tokens}),
         **sizes,
         "iterable": iterable if options.iterable else None,

@@ -130,6 +130,7 @@ class LoaderState:
                 dealt=first.dealt,
                 start=first.start.fresh(other_ranks=True),
                 samples=first.samples,
+                too_long=first.too_long,
             )
         world_size = self.job["world_size"]
         if first.stream is None:
@@ -169,6 +170,10 @@ class LoaderState:
             checksum_before_reshard=self._order_checksum(first.stream)
             or first.checksum_before_reshard,
             samples=first.samples,
+            too_long=(
+                before := first.too_long[0] + sum(rank.own_too_long for rank in ranks),
+                before,
+            ),
         )
 
     def _order_checksum(self, stream: Stream) -> OrderChecksum | None:

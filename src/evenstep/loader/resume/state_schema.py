@@ -85,10 +85,16 @@ def check_epoch(epoch: Mapping[str, Any]) -> None:
     ratios = epoch.get("ratios", [[0, 0], [0, 0]])
     check_schema(ratios, [[COUNT]], "epoch.ratios")
     require([len(each) for each in ratios] == [2, 2], "epoch.ratios", ratios)
+    filled = epoch.get("filled", [0, 0])
+    check_schema(filled, [range(2**63)], "epoch.filled")
+    require(len(filled) == 2, "epoch.filled", filled)
     if "fits" in epoch:
         check_schema(epoch["fits"], [FIT_SCHEMA], "epoch.fits")
         require(len(epoch["fits"]) == 2, "epoch.fits", epoch["fits"])
         check_schema(epoch["updates"], UPDATES_SCHEMA, "epoch.updates")
+    too_long = epoch.get("too_long", [0, 0])
+    check_schema(too_long, [COUNT], "epoch.too_long")
+    require(len(too_long) == 2, "epoch.too_long", too_long)
     stream, next_entry = epoch["stream"], epoch["next_entry"]
     if stream is None:
         require(next_entry is None, "epoch.next_entry", next_entry)
@@ -110,9 +116,10 @@ def check_rank(part: Mapping[str, Any], epoch: Mapping[str, Any], job: Mapping[s
     numbers, entries, next_entry = part["numbers"], part["entries"], epoch["next_entry"]
     require(increasing(numbers, part["taken"]), "numbers", numbers)
     require(len(part["seen_lengths"]) == 2, "seen_lengths", part["seen_lengths"])
-    optional = [name for name in (*MEDIA, "source") if name in part]
+    optional = [name for name in (*MEDIA, "source", "too_long") if name in part]
     for name in optional:
         check_schema(part[name], [COUNT], name)
+    check_schema(part.get("too_long_so_far", 0), COUNT, "too_long_so_far")
     for name in (*_WINDOW_COLUMNS, *optional):
         require(len(part[name]) == len(numbers), name, part[name])
     trained = part["trained"]

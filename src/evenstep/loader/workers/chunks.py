@@ -17,12 +17,20 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset, Subset, get_worker_info
 
-from evenstep.arrays import Int64Array, rounded_up
+from evenstep.arrays import Int64Array
+from evenstep.batch.cut import Fitting
 from evenstep.batch.measure import Measure, digests_of
-from evenstep.errors import OF_CODE, ConfigurationError, EvenstepError, SampleError, described
+from evenstep.errors import (
+    OF_CODE,
+    ConfigurationError,
+    EvenstepError,
+    SampleError,
+    TooLongError,
+    described,
+)
 from evenstep.loader.transport.shared_memory import PackedObject, Writer, to_buffers
 from evenstep.loader.workers.worker_start import sample_seed, seed_everything
-from evenstep.plan.policy import Policy, too_long
+from evenstep.protocol.window_buffer import TOO_LONG
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,8 @@ class RawChunk:
     names: list[str]
     """What errors call each sample."""
     origin: ChunkOrigin | None = None
+    split: frozenset[int] = frozenset()
+    """Positions of the first pieces of samples that were too long."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +79,9 @@ class Chunk:
     """[samples, 6] what `Measure` counts."""
     payload: PackedObject | list[Any]
     """The samples; in shared memory when they come from a worker process."""
-    bad: tuple[tuple[int, str], ...] = ()
-    """Samples left out: their position, and why."""
+    bad: tuple[tuple[int, str, bool], ...] = ()
+    """Samples left out: their position, why, and whether they count as bad: not where they are too
+    long, and to be left out."""
     origin: ChunkOrigin | None = None
     digests: Int64Array | None = None
     """[samples] digest of each sample, where context-parallel peers must prepare the same."""
@@ -104,6 +115,27 @@ class Preparation:
             if self.skip_bad and not isinstance(error, OF_CODE):
                 return failed
             raise failed from error
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """A sample -> the pieces that it is trained on in."""
+
+    measure: Measure
+    fitting: Fitting
+
+    def __call__(self, sample: Any, name: str) -> list[Any]:
+        if sample is None or isinstance(sample, SampleError):
+            return [sample]
+        lengths = self.measure(one := [sample], [name])[:, 0]
+        if not self.fitting.over(lengths):
+            return one
+        return self.fitting.pieces(one[0], name, int(lengths[0]))
+
+    @classmethod
+    def of(cls, measure: Measure, fitting: Fitting | None) -> Splitting | None:
+        """None where samples stay whole."""
+        return cls(measure, fitting) if fitting is not None and fitting.choice == "split" else None
 
 
 class IndexedDataset(Dataset):  # type: ignore[type-arg]
@@ -224,44 +256,45 @@ class ChunkCollate:
         self,
         *,
         measure: Measure,
-        policy: Policy,
-        multiple: int,
+        fitting: Fitting | None,
+        digests: bool,
         skip_bad: bool,
         packed: bool,
         lock: contextlib.AbstractContextManager[Any] | None,
     ) -> None:
         """
         Args:
-            multiple: of tokens to which each sample is padded.
+            fitting: what becomes of samples that are too long; None where none is.
+            digests: context-parallel peers must prepare the same samples.
             skip_bad: leave out samples that cannot be measured or are too long, instead of failing.
             packed: put the samples into shared memory.
             lock: held while samples are measured; None for none, as one cannot be sent to workers.
         """
         self._lock = lock
         self._measure = measure
-        self._policy = policy
-        self._multiple = multiple
+        self._fitting = fitting
+        self._digests = digests
         self._skip_bad = skip_bad
         self._packed = packed
         self._writer: Writer | None = None
 
     def __call__(self, raw: RawChunk) -> Chunk:
-        if not self._skip_bad:
-            return self._chunk(raw, {})
-        bad: dict[int, str] = {}
+        skips = self._fitting is not None and self._fitting.choice == "skip"
         try:
-            self._columns(raw.samples, raw.names)
+            return self._chunk(raw, {})
         except SampleError:
-            bad = self._bad(raw)
-        return self._chunk(raw, bad)
+            if not (self._skip_bad or skips):
+                raise
+            return self._chunk(raw, self._bad(raw, skips))
 
-    def _chunk(self, raw: RawChunk, bad: Mapping[int, str]) -> Chunk:
+    def _chunk(self, raw: RawChunk, bad: Mapping[int, tuple[str, bool]]) -> Chunk:
         """The chunk without bad samples, which are named by position."""
         positions = [position for position in range(len(raw.samples)) if position not in bad]
         samples = [raw.samples[position] for position in positions]
         names = [raw.names[position] for position in positions]
         columns = self._columns(samples, names)
-        digests = digests_of(samples) if self._policy.context_parallel > 1 else None
+        columns[[position in raw.split for position in positions], 5] |= TOO_LONG
+        digests = digests_of(samples) if self._digests else None
         payload: PackedObject | list[Any] = samples
         if self._packed and samples:
             if self._writer is None:  # made in the worker, never before it is forked
@@ -273,7 +306,7 @@ class ChunkCollate:
             np.array(positions, np.int64),
             columns,
             payload,
-            tuple(sorted(bad.items())),
+            tuple((position, *why) for position, why in sorted(bad.items())),
             raw.origin,
             digests,
         )
@@ -289,21 +322,30 @@ class ChunkCollate:
             _naming("its measuring", lambda one: self._measure([one], [""]), samples, names),
         ):
             columns = self._measure(samples, names)
-        limit = self._policy.max_length
-        lengths = rounded_up(columns[:, 0], self._multiple)
-        if limit is not None and (lengths > limit).any():
-            worst = int(np.argmax(lengths > limit))
-            padded = f", padded to a multiple of {self._multiple}," * (self._multiple > 1)
-            raise too_long(names[worst] + padded, int(lengths[worst]), limit)
+        fitting = self._fitting
+        if fitting is None:
+            return columns
+        for place in fitting.over(columns[:, 0]):
+            length = int(columns[place, 0])
+            samples[place] = fitting.fitted(samples[place], names[place], length)
+            columns[place] = self._measure([samples[place]], [names[place]])
+            columns[place, 5] |= TOO_LONG
         return columns
 
-    def _bad(self, raw: RawChunk) -> dict[int, str]:
-        """By position, samples that cannot be measured or are too long, and why."""
+    def _bad(self, raw: RawChunk, skips: bool) -> dict[int, tuple[str, bool]]:
+        """By position, samples that cannot be measured or are too long, why, and whether they count
+        as bad.
+
+        Args:
+            skips: samples that are too long do not.
+        """
         bad = {}
         for position, (sample, name) in enumerate(zip(raw.samples, raw.names)):
             try:
-                self._columns(one := [sample], [name])
-                raw.samples[position] = one[0]
+                self._columns([sample], [name])
             except SampleError as error:
-                bad[position] = str(error)
+                counts = not (skips and isinstance(error, TooLongError))
+                if counts and not self._skip_bad:
+                    raise
+                bad[position] = str(error), counts
         return bad

@@ -18,13 +18,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from evenstep.data.mixed_pass import MixedPass
 from evenstep.data.resumable import has_state
 from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.loader.transport.plain_values import decode, encode
-from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, Preparation, RawChunk
+from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, Preparation, RawChunk, Splitting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +59,17 @@ class WorkerStates:
 
 def _count(state: Any) -> int:
     """Samples that a worker had yielded, after a check of its state."""
-    count = state["count"]
+    count, rows = state["count"], state.get("rows", 0)
     known = state["of"] in ("dataset", "iterator")
     decode(state["state"])
-    if type(count) is not int or count < 0 or type(state["ended"]) is not bool or not known:
+    if (
+        type(rows) is not int
+        or not rows >= 0
+        or type(count) is not int
+        or count < rows
+        or type(state["ended"]) is not bool
+        or not known
+    ):
         raise ValueError(f"{state!r} is not the state of a worker")
     return count
 
@@ -76,10 +84,12 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         preparation: Preparation,
         *,
         replays: bool,
+        split: Splitting | None = None,
     ) -> None:
         """
         Args:
             preparation: of each sample.
+            split: of samples that are too long.
             replays: to resume a dataset that has no state, read it from its beginning and drop the
                 samples that were read before.
         """
@@ -87,6 +97,7 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         self._chunk_size = chunk_size
         self._replays = replays
         self._preparation = preparation
+        self._split = split
         self._worker_states: WorkerStates | None = None
         self._last: str | None = None
 
@@ -112,31 +123,42 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
             return
         samples: list[Any] = []
         with _naming(worker, 0, samples):
-            count, iterator, owner = self._open(state)
+            count, rows, iterator, owner = self._open(state)
         ended = False
         read = _read(iterator)
         while not ended:
             samples = []
-            with _naming(worker, count, samples):
+            with _naming(worker, rows, samples):
                 samples.extend(itertools.islice(read, self._chunk_size))
-            names = [f"sample number {count + i} of its worker" for i in range(len(samples))]
+            names = [f"sample number {rows + i} of its worker" for i in range(len(samples))]
             drawn = None
             if isinstance(iterator, MixedPass):
                 drawn = tuple(iterator.names)
                 iterator.names.clear()
             samples = [self._preparation(*each) for each in zip(samples, names)]
-            count += len(samples)
+            rows += len(samples)
             ended = len(samples) < self._chunk_size
-            with _naming(worker, count):
-                by_dataset = owner is self.dataset and owner is not iterator
-                last = self._state(count, ended, owner, "dataset" if by_dataset else "iterator")
+            split: frozenset[int] = frozenset()
+            if self._split is not None:
+                pieces = [self._split(*each) for each in zip(samples, names)]
+                row = np.arange(len(samples)).repeat([len(each) for each in pieces]).tolist()
+                split = frozenset(row.index(i) for i, each in enumerate(pieces) if len(each) > 1)
+                samples = [piece for each in pieces for piece in each]
+                names = [names[i] for i in row]
+                drawn = drawn and tuple(drawn[i] for i in row)
+            count += len(samples)
+            with _naming(worker, rows):
+                of = "dataset" if owner is self.dataset and owner is not iterator else "iterator"
+                last = self._state(count, rows, ended, owner, of)
             self._last = last
-            yield RawChunk(samples, names, ChunkOrigin(worker, last, ended, drawn))
+            yield RawChunk(samples, names, ChunkOrigin(worker, last, ended, drawn), split)
 
-    def _open(self, text: str | None) -> tuple[int, Any, Any]:
-        """Samples yielded before, the iterator, and the state's owner: it, the dataset or None."""
+    def _open(self, text: str | None) -> tuple[int, int, Any, Any]:
+        """Samples yielded before, those read for them, the iterator, and the state's owner: it, the
+        dataset or None."""
         saved: Any = json.loads(text) if text is not None else {"count": 0, "state": None}
         state, count = decode(saved["state"]), int(saved["count"])
+        rows = int(saved.get("rows", count))
         dataset = self.dataset
         if state is not None and saved["of"] == "dataset":
             dataset.load_state_dict(state)
@@ -146,15 +168,16 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         again = 0 if state is not None else count
         if (dropped := sum(1 for _ in itertools.islice(_read(iterator), again))) < again:
             raise SampleError(
-                f"the dataset yields {dropped} samples in a worker that had yielded {count} when "
+                f"the dataset yields {dropped} samples in a worker that had yielded {rows} when "
                 "the state was saved; resume with the dataset that it was saved with"
             )
         owner = next((o for o in (iterator, dataset) if has_state(o)), None)
-        return count, iterator, owner
+        return count, rows, iterator, owner
 
-    def _state(self, count: int, ended: bool, owner: Any, of: str) -> str | None:
+    def _state(self, count: int, rows: int, ended: bool, owner: Any, of: str) -> str | None:
         """
         Args:
+            count, rows: samples yielded, and those read for them, where some are split.
             of: "iterator" if the state is to be loaded after ``iter()``. A dataset that is its own
                 iterator may have none before.
         """
@@ -168,7 +191,8 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
                 f"state_dict() of {type(owner).__name__} cannot be saved ({error}); return "
                 "numbers, text, bytes, tensors and arrays, in lists, tuples and dictionaries"
             ) from error
-        return json.dumps({"count": count, "ended": ended, "of": of, "state": state})
+        cut = {"rows": rows} if rows != count else {}
+        return json.dumps({"count": count, **cut, "ended": ended, "of": of, "state": state})
 
 
 def _read(iterator: Iterator[Any]) -> Iterator[Any]:

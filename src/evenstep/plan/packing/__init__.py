@@ -8,7 +8,6 @@ outliers            which documents wait, and what all ranks aim at in a step   
 fill                one rank's micro-batches, filled to that cost                (4.3);
                     the last steps of an epoch
 workload_packing    the policy `WorkloadPacking`: what ranks exchange
-pieces              documents cut into pieces
 ```
 """
 
@@ -19,9 +18,6 @@ from typing import TYPE_CHECKING
 from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from evenstep.plan.packing.pieces import OVER_LONG as OVER_LONG
-    from evenstep.plan.packing.pieces import Pieces as Pieces
-    from evenstep.plan.packing.pieces import cut_long as cut_long
     from evenstep.plan.packing.step_limits import DocumentCost as DocumentCost
     from evenstep.plan.packing.step_limits import PackingOptions as PackingOptions
     from evenstep.plan.packing.workload_packing import WorkloadPacking as WorkloadPacking
@@ -30,11 +26,6 @@ _HOMES = {
     ".step_limits": (
         "DocumentCost",
         "PackingOptions",
-    ),
-    ".pieces": (
-        "OVER_LONG",
-        "Pieces",
-        "cut_long",
     ),
     ".workload_packing": ("WorkloadPacking",),
 }

@@ -134,5 +134,5 @@ class PackingOptions:
             longest = int(lengths.argmax())
             raise SampleError(
                 f"document {longest} has {lengths[longest]:,} tokens, over the {self.cap:,} of a "
-                "micro-batch; split or truncate it (`cut_long`), or raise max_tokens"
+                "micro-batch; split or truncate it (`pieces_of`), or raise max_tokens"
             )

@@ -55,7 +55,7 @@ class WorkloadPacking(Policy):
     the loader adds micro-batches of ``loss_scale`` 0."""
     max_tokens: int | None = field(default=None, kw_only=True)
     """Tokens that no micro-batch exceeds: 1.25 x context by default, and at least 1.1 x. A longer
-    document is refused; `evenstep.CutDocuments` splits or truncates."""
+    document is too long: see `evenstep.plan.too_long`."""
     max_delay: int | None = field(default=None, kw_only=True)
     """Rounds after which an outlier is planned, whatever that does to balance: 256 by default. Only
     the very longest documents wait so long, on many ranks; where more do, steps are less even."""

@@ -47,7 +47,10 @@ class SequencePacking(Policy):
         return MemoryLimit(max_tokens=self.max_tokens, packed=True)
 
     def propose(self, window: Window) -> Proposal:
-        groups = best_fit_decreasing(window.lengths, self.max_tokens)
+        groups = best_fit_decreasing(
+            np.minimum(window.lengths, self.max_tokens),  # a longer one is a group by itself
+            self.max_tokens,
+        )
         message = np.array([len(groups), len(window), window.exhausted], np.int64)
         return Proposal(message, groups, window)
 

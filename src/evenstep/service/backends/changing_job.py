@@ -26,6 +26,7 @@ from evenstep.service.job.roles import Loaders, common_step, groups_of, layout_o
 from evenstep.service.job.source_layout import LoaderJob
 from evenstep.service.messages import call, message, results
 from evenstep.service.planner.planner import Planner
+from evenstep.service.planner.planner_state import check_state
 from evenstep.service.registry.orders import Order
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.channels import Answer
@@ -67,6 +68,8 @@ class ChangingJob(RunningJob):
 
     def __init__(self, job: Job, options: StartOptions) -> None:
         check_name(options.name)
+        if options.state is not None:
+            check_state(options.state)
         self.job = job.opened()
         self._options = options
         self._faults, self._logs = options.faults, options.logs
@@ -107,6 +110,8 @@ class ChangingJob(RunningJob):
             tree=job.tree,
             prefetch=job.memory.prefetch,
             warn_after=self._faults.warn_after,
+            plans_kept=job.memory.plans_kept,
+            patience=self._faults.patience,
             step=0 if state is None else int(state["step"]),
             registry=registry,
             planner=planner,

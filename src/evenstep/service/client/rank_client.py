@@ -8,6 +8,7 @@ clients end together, where the mixture ends.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -59,6 +60,8 @@ class RankClient:
         self._last: int | None = None
         self._ended = False
         self._closed = False
+        self._limit = math.inf
+        """The first step that must not be requested yet."""
         self._run_log: RunLog | None = None
         self.wait_seconds = 0.0
         """Seconds waited, over all steps."""
@@ -178,6 +181,8 @@ class RankClient:
     def _request_steps(self) -> None:
         while len(self._requested) <= self._prefetch:
             step = self._next + len(self._requested)
+            if step >= self._limit:
+                return
             self._requested.append(self._request(step))
 
     def _request(self, step: int) -> Reply[StepDelivery]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import secrets
@@ -16,6 +17,7 @@ from evenstep.service.client.rank_client import RankClient
 from evenstep.service.client.service_step import ServiceStep, mesh_changed
 from evenstep.service.messages import Method, P, call, message
 from evenstep.service.registry.metrics import TakenStep
+from evenstep.service.registry.pace import Room
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.channels import (
     Answer,
@@ -27,6 +29,8 @@ from evenstep.service.remote.channels import (
 )
 from evenstep.service.remote.handles import warn_of_wait
 from evenstep.service.remote.job_state import JobInfo
+
+logger = logging.getLogger("evenstep")
 
 
 class ServiceMonitor:
@@ -44,6 +48,8 @@ class ServiceMonitor:
         """The step at which the client's mesh has ended, if it is known to have."""
         self.error: Exception | None = None
         """What has happened, if anything has."""
+        self.comes: tuple[int, int, int] | None = None
+        """For a registry that has restarted: see `JobRegistry.failed`."""
         threading.Thread(
             target=self._run, args=(registry.location(),), name="evenstep-monitor", daemon=True
         ).start()
@@ -52,7 +58,7 @@ class ServiceMonitor:
         try:
             while self.error is None:
                 asked = location.channel.send(
-                    [message(JobRegistry.failed, self._mesh, self.ends_at)]
+                    [message(JobRegistry.failed, self._mesh, self.ends_at, self.comes)]
                 )
                 try:
                     answer = asked.answer()
@@ -70,6 +76,11 @@ class ServiceMonitor:
 
 _REPORT_INTERVAL = 1.0  # seconds between reports of steps taken
 _REPORT_SECONDS = 2.0  # for the registry to hear of them at the end
+_PAUSES = 0.05, 1.0
+"""Seconds between questions of a rank that is held: at first, and at most."""
+_SAID_AFTER = 0.1  # seconds of such a pause after which it is logged
+_LOOK = 0.5  # seconds between looks at the monitor
+_UNANSWERED = 5.0  # seconds after which a registry that has died or says nothing holds nobody
 
 
 class RemoteClient(RankClient):
@@ -102,6 +113,10 @@ class RemoteClient(RankClient):
         self._taken: list[TakenStep] = []
         self._taken_lock = threading.Lock()
         self._told: PendingAnswer | None = None
+        self._asked: PendingAnswer | None = None
+        """How far it may go."""
+        self._early = max(job.plans_kept // 2, 1)
+        """Steps before `_limit` at which it asks again."""
         self._reported_at = -math.inf
         self._places = [each.place for each in (job.registry, job.planner, constructor)]
         self._number = call(self._registry, JobRegistry.register_client, rank, secrets.token_hex(8))
@@ -113,6 +128,7 @@ class RemoteClient(RankClient):
             prefetch=job.prefetch,
             step=job.step if step is None else step,
         )
+        self._limit = -math.inf
         if step_log is None and rank == 0:
             step_log = job.step_log
         if step_log is not None:
@@ -120,6 +136,8 @@ class RemoteClient(RankClient):
 
     def __next__(self) -> tuple[list[Any], ServiceStep]:
         self._check_mesh()
+        if not (self._ended or self._closed):
+            self._await_room()
         try:
             micro_batches, step = super().__next__()
         except StopIteration:
@@ -178,10 +196,59 @@ class RemoteClient(RankClient):
     def close(self) -> None:
         if not self._closed:
             self.report_steps()
+            self._tell(JobRegistry.record_leave, self.rank, self._number)
             self._await_told()
         super().close()
         for place in self._places:
             place.disconnect()
+
+    def _await_room(self) -> None:
+        """Waits while the plan of the step that comes next would push out one that another rank
+        needs; see `Pace`. Asks early, so that only a rank that is held waits."""
+        self._monitor.comes = self.rank, self._number, self._next
+        pause, longest = _PAUSES
+        told, give_up = False, time.monotonic() + _UNANSWERED
+        while self._next + self._early >= self._limit:
+            held = self._next >= self._limit
+            if self._asked is None:
+                self._asked = self._ask_room()
+            room = None
+            if self._asked.wait(_LOOK if held else 0.0):
+                room, self._asked = self._answered(self._asked), None
+            if room is not None:
+                self._limit, give_up = room.limit, time.monotonic() + _UNANSWERED
+                held = self._next >= room.limit
+            if not held:
+                return
+            self._check_mesh()
+            if self._monitor.error is not None:
+                raise self._monitor.error
+            if room is not None and pause > _SAID_AFTER and not told:
+                logger.warning("rank %d waits: %s", self.rank, room.why(self._next))
+                told = True
+            if time.monotonic() >= give_up:
+                self._limit = self._next + self._early
+            elif self._asked is None:
+                time.sleep(pause)
+                pause = min(2 * pause, longest)
+
+    def _ask_room(self) -> PendingAnswer:
+        location = self._registry.place.known
+        assert location is not None  # it has given this client its number
+        asked = message(JobRegistry.room, self.rank, self._number, self._mesh, self._next)
+        return location.channel.send([asked])
+
+    @staticmethod
+    def _answered(asked: PendingAnswer) -> Room | None:
+        """None if the registry has died."""
+        try:
+            answer = asked.answer()
+        except RoleGoneError:
+            return None
+        if answer.error is not None:
+            raise answer.error
+        room: Room = answer.value[0]
+        return room
 
     def _tell(self, method: Method[P, Any], *args: P.args, **named: P.kwargs) -> None:
         location = self._registry.place.known  # a registry that has died needs no report

@@ -25,7 +25,14 @@ from evenstep.mixture.mixture_options import ALL_REPEATED, REPEAT
 from evenstep.plan.policy import Policy
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
-from evenstep.plan.value_checks import AUTO, check_at_least, check_given, stable_repr
+from evenstep.plan.too_long import TOO_LONG
+from evenstep.plan.value_checks import (
+    AUTO,
+    check_at_least,
+    check_given,
+    check_one_of,
+    stable_repr,
+)
 from evenstep.service.job.collators import (
     Collate,
     check_collate,
@@ -51,7 +58,7 @@ def fingerprint_of(job: Job) -> str:
             for s in job.sources
         ],
         job.tree.to_dict(),
-        [job.micro_batches, job.max_tokens, job.seed, job.memory.prefetch],
+        [job.micro_batches, job.max_tokens, job.too_long, job.seed, job.memory.prefetch],
         {name: _name(value) for name, value in vars(job.draws).items()},
         {name: _name(function) for name, function in measures.modalities.items()},
         [list(measures.counted), _name(measures.supervised), measures.loss_reduction],
@@ -91,6 +98,8 @@ class Job:
         micro_batches: of each data-parallel rank in each step, which is an update; of a policy that
             forms micro-batches itself, as many as it forms.
         max_tokens: tokens that a micro-batch holds, where the policy does not say it.
+        too_long: what becomes of longer samples: "error", "skip", which counts them in the status,
+            or "truncate", which cuts them where they are prepared. See `evenstep.plan.too_long`.
         broadcast_at: axes of the mesh along which the trainer broadcasts what the first rank has
             fetched; a strategy says so by ``graph.broadcast_at``.
         seed: of the draws and of each source's order.
@@ -115,6 +124,7 @@ class Job:
     strategy: Strategy | None = None
     micro_batches: int = 1
     max_tokens: int | None = None
+    too_long: str = "error"
     broadcast_at: Sequence[str] = ()
     seed: int = 0
     draws: DrawOptions = field(default_factory=DrawOptions)
@@ -145,6 +155,7 @@ class Job:
         if self.collate == AUTO:
             pads_rows = self.policy is not None and not self.policy.packed
             object.__setattr__(self, "collate", "pad" if pads_rows else "pack")
+        self._check_too_long()
         self._check_amount()
         self._check_collation()
         self.mixture(dict.fromkeys(self.names, 1))  # refuses bad weights, units and stop rules
@@ -188,6 +199,9 @@ class Job:
             supervised=self.measures.supervised,
             labels=self.labels,
             counted=self.measures.counted[0],
+            too_long=self.too_long,
+            limit=self._room,
+            of_limit=tuple(self.measures.counted),
         )
 
     @cached_property
@@ -383,6 +397,22 @@ class Job:
             modalities = {**MEDIA, **self.measures.modalities}
             measures = replace(self.measures, modalities=modalities)
             object.__setattr__(self, "measures", measures)
+
+    def _check_too_long(self) -> None:
+        check_one_of(TOO_LONG, too_long=self.too_long)
+        given = f"too_long={self.too_long!r}"
+        if self.too_long in ("split", "alone"):
+            raise ConfigurationError(
+                f"{given} is for a DataLoader; a service takes 'skip' or 'truncate', or sources of "
+                "samples that are split already"
+            )
+        if self.too_long != "error" and self._room is None:
+            raise ConfigurationError(f"{given} needs a limit: pass max_tokens= of a micro-batch")
+        if self.too_long == "truncate" and len(self.measures.counted) > 1:
+            raise ConfigurationError(
+                f"{given}, and tokens are counted in {', '.join(self.measures.counted)}: which of "
+                "them to cut is not known; pass counted= of one modality, or too_long='skip'"
+            )
 
     def _check_amount(self) -> None:
         draws = self.draws

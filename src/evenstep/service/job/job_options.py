@@ -114,7 +114,7 @@ class ServiceMemory:
             ``backend="local"`` it is `evenstep.data.parquet.DECODED.limit` of this process.
         workers: processes of each loader that transform samples; 0 transforms in the loader.
         plans_kept: steps whose plans stay in the planner's memory, for clients that ask again and
-            for checkpoints.
+            for checkpoints. A trainer that is so far ahead of another waits for it.
 
     Raises:
         ConfigurationError: a value is not possible.

@@ -15,6 +15,7 @@ from evenstep.batch.count_media import media_of, patches_of
 from evenstep.batch.measure import length_of, supervised_of
 from evenstep.data.source import Source
 from evenstep.errors import SampleError, described
+from evenstep.plan.too_long import too_long
 
 SUPERVISED = "supervised"
 """The name of the column."""
@@ -58,6 +59,35 @@ class SampleMeasure:
     """How the model reads labels: see `evenstep.plan.label_reading`."""
     counted: str
     """The modality whose length is the number of labels if a sample has no labels."""
+    too_long: str = "error"
+    limit: int | None = None
+    """Tokens of a sample that is not too long."""
+    of_limit: tuple[str, ...] = ()
+    """The modalities that are counted for it."""
+
+    def fitted(
+        self, source: Source, sample: Any, shard: int, index: int
+    ) -> tuple[Any, tuple[Length, ...]]:
+        """A sample as it is trained on, and what the call returns of it: see
+        `evenstep.plan.too_long`. With "error" the planner refuses it, once it is drawn.
+
+        Raises:
+            TooLongError: it is to be left out.
+            SampleError: it cannot be cut; or as the call raises.
+        """
+        lengths = self(source, sample, shard, index)
+        if self.limit is None or self.too_long == "error":
+            return sample, lengths
+        own = dict(zip(self.modalities, map(total, lengths)))
+        tokens, name = sum(own[each] for each in self.of_limit), _name((source.name, shard, index))
+        if tokens <= self.limit:
+            return sample, lengths
+        if self.too_long == "skip":
+            raise too_long(name, tokens, self.limit)
+        from evenstep.batch.cut import Fitting  # needs torch, which a loader may not need
+
+        sample = Fitting(choice=self.too_long, limit=self.limit).fitted(sample, name, tokens)
+        return sample, self(source, sample, shard, index)
 
     def __call__(self, source: Source, sample: Any, shard: int, index: int) -> tuple[Length, ...]:
         """Lengths in the order of `modalities`, then supervised tokens.

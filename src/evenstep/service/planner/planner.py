@@ -94,7 +94,6 @@ class Planner:
         """The ranks of this mesh and all earlier ones."""
         self._step = 0
         self._ended_at: int | None = None
-        self._warned = False
         self._failure: Exception | None = None
         self._failed_at = 0
         self._met = -1
@@ -126,7 +125,6 @@ class Planner:
             if self._failure is not None and step >= self._failed_at:
                 raise self._failure.with_traceback(None)
             if step < self._step:
-                self._warn_of_distance(step)
                 return self._log.plan(step)
             if self._ended_at is not None:
                 return None
@@ -142,18 +140,6 @@ class Planner:
                 if known is error:
                     raise
                 raise known from error
-
-    def _warn_of_distance(self, step: int) -> None:
-        """A trainer that falls further behind would end with a plan that is not kept any more."""
-        kept = self._job.memory.plans_kept
-        if self._step - step > kept / 2 and not self._warned:
-            self._warned = True
-            logger.warning(
-                "a trainer comes to step %d, and another is at step %d; plans of the last %d steps "
-                "are kept, so it will end if it falls that far behind: let trainers wait for each "
-                "other, or raise plans_kept= of ServiceMemory",
-                *(step, self._step - 1, kept),
-            )
 
     def report(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
         """Takes what a rank measured in a step, such as ``{"loss_by_source": {"web": 2.1}}``; see

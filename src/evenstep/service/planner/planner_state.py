@@ -3,7 +3,8 @@
 `BadSamples` are those that steps have skipped because they cannot be used. A source may have
 `Source.bad_samples` of them. Loaders describe such a sample by lengths of `BAD`, and the mixture
 draws the next one of the same source, so what is drawn depends on data alone. Each counts once,
-however often its source is read.
+however often its source is read. Those that a job leaves out because they are too long count apart,
+and a source may have any number of them, but not nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from evenstep.data.pickling import same_code
 from evenstep.data.source import Source
-from evenstep.errors import MismatchError, SampleError
+from evenstep.errors import MismatchError, SampleError, TooLongError
 from evenstep.mixture import Mixer
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.mixture.state import MixtureState
@@ -41,7 +42,8 @@ class BadSamples:
     def __init__(self, sources: Sequence[Source]) -> None:
         self._limits = {source.name: source.bad_samples for source in sources}
         self.found: Identities = {}
-        """The bad samples of all steps so far. Never changed, only replaced."""
+        """The bad samples of all steps so far; under the source's name and `_TOO_LONG` those that
+        are too long. Never changed, only replaced."""
 
     def note_step(
         self,
@@ -58,7 +60,22 @@ class BadSamples:
             SampleError: a source has more than it may have.
         """
         for source, runs in passed_over.items():
-            self._note(source, [each for run in runs for each in failures(source, *run)])
+            found = [each for run in runs for each in failures(source, *run)]
+            self._note_too_long(source, [each for each in found if _is_too_long(each)])
+            self._note(source, [each for each in found if not _is_too_long(each)])
+
+    def _note_too_long(self, source: str, failures: Sequence[PrepareFailure]) -> None:
+        if not failures:
+            return
+        name = source + _TOO_LONG
+        if name not in self.found:
+            logger.warning(
+                "%s; it is left out, as all such samples of source %r are, and counted",
+                failures[0].error,
+                source,
+            )
+        where = {(each.shard, each.index): None for each in failures}
+        self.found = {**self.found, name: tuple(dict.fromkeys(self.found.get(name, ())) | where)}
 
     def _note(self, source: str, failures: Sequence[PrepareFailure]) -> None:
         known = dict.fromkeys(self.found.get(source, ()))
@@ -83,7 +100,13 @@ class BadSamples:
             SampleError: these alone are more than the source may have.
         """
         seen: set[tuple[int, int]] = set()
+        long: set[tuple[int, int]] = set()
         for failure in failures:
+            if _is_too_long(failure):
+                if (failure.shard, failure.index) in long:  # a whole pass is
+                    raise SampleError(f"source {source!r} has no other samples: {failure.error}")
+                long.add((failure.shard, failure.index))
+                continue
             seen.add((failure.shard, failure.index))
             if len(seen) > self._limits[source]:
                 raise _too_many(source, self._limits[source], failure)
@@ -91,6 +114,13 @@ class BadSamples:
     def counts(self) -> dict[str, int]:
         """By source, of those that have any."""
         return {source: len(found) for source, found in self.found.items() if found}
+
+
+_TOO_LONG = " (too long)"
+
+
+def _is_too_long(failure: PrepareFailure) -> bool:
+    return isinstance(failure.error, TooLongError)
 
 
 def _too_many(source: str, limit: int, last: PrepareFailure) -> SampleError:
@@ -165,6 +195,15 @@ def state_to_dict(
         changes=[change.to_dict() for change in state.changes],
         drawn=dict(zip(job.names, state.mixture.counts.tolist())),
     )
+
+
+def check_state(state: Any) -> None:
+    """
+    Raises:
+        MismatchError: it is none of a service, of another release, or damaged.
+    """
+    with reading(state, "service", _SCHEMA):
+        pass
 
 
 def loaded_state(
@@ -268,7 +307,8 @@ def _carried_of(state: Mapping[str, Any], names: tuple[str, ...]) -> SampleTable
 def _bad_of(state: Mapping[str, Any]) -> Identities:
     found = {name: tuple(map(tuple, each)) for name, each in state["bad"].items()}
     for name, each in found.items():
-        passed_over = state["mixture"]["sources"].get(name, {}).get("bad", 0)
+        source = name.removesuffix(_TOO_LONG)
+        passed_over = state["mixture"]["sources"].get(source, {}).get("bad", 0)
         pairs = len(set(each)) == len(each) and all(len(where) == 2 for where in each)
         require(pairs and len(each) <= passed_over, f"bad.{name}", each)
     return found

@@ -26,7 +26,7 @@ from evenstep.cost import GroupShapes
 from evenstep.errors import SampleError
 from evenstep.mixture.mixture_options import REPEAT
 from evenstep.mixture.sample_table import SampleTable
-from evenstep.plan.policy import too_long
+from evenstep.plan.too_long import too_long
 from evenstep.plan.value_checks import AUTO, COUNT, check_schema, require
 from evenstep.protocol.all_ranks import AllRanks, RoundOfAll, StepOfAll
 from evenstep.protocol.epoch_options import EpochOptions

@@ -155,9 +155,8 @@ class MetricsExporter:
         self._promotions = tagged(Counter, "promotions_total", played, "role")
         self._drawn = tagged(Counter, "drawn_samples_total", "Samples drawn.", "source")
         self._bad = tagged(Counter, "bad_samples_total", "Samples that were passed over.", "source")
-        self._bytes = tagged(
-            Counter, "sent_bytes_total", "Bytes of samples and micro-batches.", "road"
-        )
+        sent = "Bytes of files, samples and micro-batches, from where to where."
+        self._bytes = tagged(Counter, "sent_bytes_total", sent, "road")
         self._exported: dict[tuple[Any, str], float] = {}
         """By counter and tag, the totals that counters have reached."""
 

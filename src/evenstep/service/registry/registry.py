@@ -22,6 +22,7 @@ from evenstep.service.messages import Message
 from evenstep.service.registry.common_state import CommonState, superseded
 from evenstep.service.registry.metrics import MetricsExporter, TakenStep, WaitStatistics
 from evenstep.service.registry.orders import Order, Orders
+from evenstep.service.registry.pace import FREE, Pace, Room
 from evenstep.service.registry.role_status import EventLog, fresh_clients, roles_status
 from evenstep.service.registry.role_watch import WatchedRoles
 from evenstep.service.remote.channels import Answer, Location, RoleGoneError, cause_of_death
@@ -84,6 +85,7 @@ class JobRegistry:
             on_error=self._raise_failure,
         )
         self._common_state = CommonState(job_state.info.planner, self._clients, self._end_of)
+        self._pace = Pace(job_state.info.plans_kept, job_state.info.patience)
         await self.update(job_state)
         if hung_after and kill is not None:
             self._roles.begin(self._roles.end_silent(hung_after, kill))
@@ -117,6 +119,7 @@ class JobRegistry:
         if before is not None:
             if before.info.mesh != info.mesh:
                 self._waits.forget_ranks()
+                self._pace = Pace(info.plans_kept, info.patience)
             if before.mesh_begins != job_state.mesh_begins:
                 self._common_state.end_mesh(job_state.mesh_begins[-1])
             if job_state.scaled and job_state.scaled[-1:] != before.scaled[-1:]:
@@ -212,9 +215,17 @@ class JobRegistry:
             self._numbers[mark] = self._clients[rank]
         return self._numbers[mark]
 
-    async def failed(self, mesh: int = 0, end: int | None = None) -> int | None:
+    async def failed(
+        self, mesh: int = 0, end: int | None = None, comes: tuple[int, int, int] | None = None
+    ) -> int | None:
         """Waits until a role has died for good, or the service is closed, and raises that; or until
-        a mesh ends at another step than `end`, and returns that step."""
+        a mesh ends at another step than `end`, and returns that step.
+
+        Args:
+            comes: see `Pace.join`, of a client that takes part.
+        """
+        if comes is not None and mesh == self._job.mesh:  # another registry may have known it
+            self._pace.join(*comes, time.monotonic())
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -250,6 +261,7 @@ class JobRegistry:
             self._waits.record_step(rank, record)
         if records and self._is_last(rank, client):
             self._common_state.took_step(rank, records[-1].step)
+            self._pace.came(rank, client, records[-1].step + 1, time.monotonic())
         if self._exporter is not None:
             for record in records:
                 self._exporter.observe_wait(record.seconds)
@@ -258,10 +270,28 @@ class JobRegistry:
         """The step that comes next in the client that is furthest, as far as clients have said."""
         return max((int(each["step"]) for each in self._waits.clients()), default=0)
 
+    async def room(self, rank: int, client: int, mesh: int, step: int) -> Room:
+        """How far a client may go that comes to a step next. One of an earlier mesh only has the
+        steps that are left of it."""
+        if mesh != self._job.mesh:
+            return FREE
+        self._pace.join(rank, client, step, time.monotonic())
+        self._drop_late()
+        return self._pace.room
+
+    def _drop_late(self) -> None:
+        for said in self._pace.drop_late(time.monotonic()):
+            self._events.add("late", said)
+
+    async def record_leave(self, rank: int, client: int) -> None:
+        """Notes that a client is closed."""
+        self._pace.leave(rank, client)
+
     async def record_end(self, rank: int) -> None:
         self._waits.record_end(rank)
 
     async def record_failure(self, rank: int, client: int, error: EvenstepError) -> None:
+        self._pace.leave(rank, client)
         if self._is_last(rank, client):
             self._common_state.note_failure(rank, error)
 
@@ -309,6 +339,7 @@ class JobRegistry:
         handles = [each.handle for each in watches]
         roles = roles_status(handles, len(job.loaders), len(job.constructors), said)
         job_state = await self.job_state()
+        self._drop_late()
         return {
             "backend": job.backend,
             "name": job.name,
@@ -318,6 +349,7 @@ class JobRegistry:
             "failed": None if self._failure is None else str(self._failure),
             "ended": self._waits.all_ended,
             "paused": job_state.held or None,
+            "held": self._pace.held(),
             **roles,
             "standbys": await standbys,
             "clients": fresh_clients(self._waits.clients(), roles["constructors"]),

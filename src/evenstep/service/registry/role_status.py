@@ -79,6 +79,8 @@ def roles_status(
         "constructors": of_constructors,
         "silent": [each.name for each, about in pairs if "silent_seconds" in about],
         "bytes": {
+            "storage_to_cache": sum(_cached(each, "fetched_bytes") for each in of_loaders),
+            "cache_to_loader": sum(_cached(each, "served_bytes") for each in of_loaders),
             "loader_to_constructor": _sum(of_loaders, "fetch_bytes"),
             "constructor_to_client": _sum(of_constructors, "deliver_bytes"),
         },
@@ -93,6 +95,10 @@ def fresh_clients(
     fresh = [each for each in constructors if "seconds_old" not in each]
     taken = {rank: step for each in fresh for rank, step in each.get("taken", {}).items()}
     return [{**each, "step": taken.get(str(each["rank"]), each["step"])} for each in clients]
+
+
+def _cached(loader: About, name: str) -> int:
+    return int(loader.get("cache", {}).get(name, 0))
 
 
 def _sum(roles: Sequence[About], name: str) -> int:

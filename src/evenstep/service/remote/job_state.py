@@ -27,6 +27,9 @@ class JobInfo:
     tree: ClientPlaceTree
     prefetch: int
     warn_after: float | None
+    plans_kept: int
+    """See `ServiceMemory`; and `patience`, `ServiceFaults`."""
+    patience: float
     step: int
     """The first step of the mesh."""
     registry: RemoteHandle

@@ -23,7 +23,14 @@ from evenstep.data.pickling import pickled
 from evenstep.data.reader import StoredSample
 from evenstep.data.source import Source
 from evenstep.data.storage import passes
-from evenstep.errors import OF_CODE, ConfigurationError, LoaderDiedError, SampleError, StorageError
+from evenstep.errors import (
+    OF_CODE,
+    ConfigurationError,
+    LoaderDiedError,
+    SampleError,
+    StorageError,
+    TooLongError,
+)
 from evenstep.mixture.sample_table import BAD
 from evenstep.processes import end_with_parent
 from evenstep.service.job.sample_measure import SampleMeasure
@@ -179,8 +186,11 @@ class Preparer:
 
 
 def may_be_passed_over(source: Source, error: SampleError) -> bool:
-    """Whether an error is the fault of a sample alone, of a source that may have bad ones. A
+    """Whether an error is the fault of a sample alone, of a source that may have bad ones, or
+    of samples that are too long and left out. A
     system that does not answer, has no memory or lacks a package says nothing of the sample."""
+    if isinstance(error, TooLongError):  # which is raised where it is to be left out
+        return True
     cause = error.__cause__
     blameless = isinstance(error, StorageError) or isinstance(cause, (MemoryError, *OF_CODE))
     blameless = blameless or passes(cause)
@@ -230,7 +240,7 @@ def _prepare(
             if isinstance(item.sample, SampleError):  # why it cannot be read
                 raise item.sample
             sample = source.prepare(item.sample, shard, index)
-            lengths = measure(source, sample, shard, index)
+            sample, lengths = measure.fitted(source, sample, shard, index)
             size = sample_bytes(sample)
         except SampleError as error:
             if not may_be_passed_over(source, error):

@@ -21,7 +21,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.data.reader import SourceReader
-from evenstep.errors import MismatchError
+from evenstep.errors import MismatchError, TooLongError
 from evenstep.mixture.sample_table import Units, units_of
 from evenstep.service.job.sample_measure import Length, total
 from evenstep.service.source_loader.preparer import CHUNK, Prepared, PrepareFailure, Preparer
@@ -188,11 +188,12 @@ class SourceBuffer:
         return max(room, min(round(self._taken), self._limit) - ahead, 0)
 
     def _has_too_many_bad(self) -> bool:
-        bad = {each.row[1:3] for each in self._bad(self._window.held)}
+        held = self._bad(self._window.held)
+        bad = {each.row[1:3] for each in held if not isinstance(each.sample, TooLongError)}
         return len(bad) > self.reader.source.bad_samples
 
     def _bad(self, held: Sequence[Prepared]) -> Sequence[Prepared]:
-        return [each for each in held if each.bad] if self.reader.source.bad_samples else ()
+        return [each for each in held if each.bad]
 
     def _extend(self, count: int, seconds: float | None = None) -> int:
         """Extends the window by `count` positions, or without workers by those that can be prepared

@@ -13,9 +13,11 @@ import resource
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
+from evenstep.data.block_cache import CacheCounts
 from evenstep.data.reader import SourceReader
 from evenstep.data.reader_kinds import open_reader, open_readers
 from evenstep.data.source import Source
@@ -225,6 +227,7 @@ class SourceLoader:
                 if step.buckets
             }
         held = {name: buffer.held() for name, buffer in self._buffers.items()}
+        counts = [asdict(buffer.reader.cache_counts) for buffer in self._buffers.values()]
         return {
             "loader": self.number,
             "sources": {name: samples for name, (samples, _) in held.items()},
@@ -232,6 +235,7 @@ class SourceLoader:
             "staged_steps": sorted(staged),
             "staged_samples": sum(map(len, staged.values())),
             "staged_bytes": sum(sum(map(sample_bytes, each)) for each in staged.values()),
+            "cache": {name: sum(each[name] for each in counts) for name in asdict(CacheCounts())},
         }
 
     def close(self) -> None:

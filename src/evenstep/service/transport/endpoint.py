@@ -96,12 +96,52 @@ def machine() -> str:
         return f"{os.uname().nodename}-{os.getuid()}"
 
 
-def new_folder() -> str:
-    """A folder for sockets that only this user may enter. Its path is short: that of a socket may
-    have about a hundred characters."""
-    return tempfile.mkdtemp(
-        prefix="evenstep-", dir=None if len(tempfile.gettempdir()) < 60 else "/tmp"
-    )
+class SocketFolder:
+    """A folder for sockets that only this user may enter. It is locked as long as this process
+    lives, also for other containers that share the parent; the next one made on the same machine
+    removes those of processes that were killed."""
+
+    def __init__(self) -> None:
+        # The path of a socket may have about a hundred characters.
+        parent = Path(tempfile.gettempdir() if len(tempfile.gettempdir()) < 60 else "/tmp")
+        named = f"evenstep-{machine()[:8]}-"
+        for found in parent.glob(f"{named}*"):
+            _remove_if_dead(found)
+        made = Path(tempfile.mkdtemp(prefix="evenstep-new-", dir=parent))
+        self._held = _locked(made)
+        self.path = made.rename(parent / f"{named}{made.name[-8:]}")  # locked under this name
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
+
+def _locked(folder: Path) -> int | None:
+    """The open folder, locked for this process; None if another process holds it, or the file
+    system has no locks."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        return None
+    return held
+
+
+def _remove_if_dead(folder: Path) -> None:
+    with suppress(OSError):  # it is another user's, or another process removes it, too
+        held = _locked(folder)
+        if held is None:
+            return
+        try:
+            if os.fstat(held).st_uid == os.getuid():  # nobody else can put another one here
+                for socket in os.listdir(held):
+                    os.unlink(socket, dir_fd=held)
+                folder.rmdir()
+        finally:
+            os.close(held)
 
 
 def remove_socket(endpoint: Endpoint) -> None:

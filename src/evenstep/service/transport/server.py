@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -13,9 +12,9 @@ from typing import Any
 from evenstep.service.transport.endpoint import (
     Endpoint,
     Keys,
+    SocketFolder,
     import_zmq,
     machine,
-    new_folder,
     remove_socket,
 )
 from evenstep.service.transport.frames import COPIED_BYTES, Frame
@@ -56,7 +55,8 @@ class Server:
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._authenticator: Any = None
-        path = os.path.join(new_folder(), name)
+        self._folder = SocketFolder()
+        path = str(self._folder.path / name)
         self._router.bind(f"ipc://{path}")
         self._routers, tcp = [self._router], None
         if host is not None:
@@ -89,6 +89,7 @@ class Server:
             self._ring.send(b"")
         self._thread.join()
         remove_socket(self.endpoint)
+        self._folder.close()
 
     def _serve(self) -> None:
         zmq = import_zmq()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.policies.even.packed_round import full_group
 from evenstep.plan.policies.even.timed import counts
-from evenstep.tools.advise.length_sample import LengthSample, Summary
+from evenstep.tools.advise.length_sample import LengthSample, Summary, TooLong
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Build, Prediction, predict
 from evenstep.tools.advise.recommend import Recommendation, Setup, code_for
 
@@ -50,7 +51,8 @@ class Advice:
             "how_drawn": length_sample.how,
             "longest_known": length_sample.longest,
             "max_length": length_sample.max_length,
-            "samples_cut": length_sample.cut,
+            "samples_cut": 0 if length_sample.cut is None else length_sample.cut.samples,
+            "too_long": None if length_sample.cut is None else asdict(length_sample.cut),
             "lengths": asdict(self.summary),
             "world_size": setup.world_size,
             "seed": self.seed,
@@ -157,11 +159,7 @@ def _length_notes(length_sample: LengthSample, summary: Summary, setup: Setup) -
     """Samples that are truncated, unknown or extremely long."""
     count = len(length_sample.lengths)
     if length_sample.cut:
-        yield (
-            f"{length_sample.cut:,} of the {count:,} samples are longer than "
-            f"{length_sample.max_length:,} tokens and count as that long: the dataset has to "
-            "truncate them so."
-        )
+        yield f"{length_sample.cut}. The predictions are for 'truncate'."
     if length_sample.longest is None:
         # With probability 0.95 fewer than 3 / n of all samples exceed the largest of n.
         share, total = 3 / count, length_sample.total
@@ -169,16 +167,17 @@ def _length_notes(length_sample: LengthSample, summary: Summary, setup: Setup) -
         yield (
             f"Only the longest of the samples drawn is known: up to {share:.2%} of the data{about} "
             f"may be longer than {summary.longest:,} tokens, and evenstep refuses a sample that is "
-            f"longer than max_tokens={setup.max_tokens:,}, by name. --all finds the longest; or "
-            "truncate in the dataset."
+            f"longer than max_tokens={setup.max_tokens:,}, by name, unless too_long= says what "
+            "becomes of it. --all finds the longest."
         )
     if setup.longest > _OUTLIER * summary.p99:
+        costs = TooLong.of(length_sample.lengths, math.ceil(summary.p99))
         yield (
             f"The longest sample, {setup.longest:,} tokens, is "
             f"{setup.longest / summary.p99:.0f} times the 99th percentile, "
-            f"{summary.p99:,.0f}, and alone decides how small max_tokens can be. If such "
-            "samples may be truncated, split or left out, do that in the dataset; --max-length "
-            "shows what it would change."
+            f"{summary.p99:,.0f}, and alone decides how small max_tokens can be. "
+            f"{costs or 'None drawn is as long'}. "
+            "--max-length shows what that would change."
         )
 
 
@@ -189,7 +188,7 @@ def _dear_note(
     `evenstep.plan.policies.even.timed`."""
     lengths = length_sample.lengths
     times = counts(cost, lengths, packed=chosen.packed)
-    full: float = chosen.options.get("target_tokens") or setup.max_tokens
+    full = setup.target_tokens or setup.max_tokens
     if chosen.packed:
         full = full_group(times, lengths, setup.max_tokens, chosen.accumulate)
     dear = times > full

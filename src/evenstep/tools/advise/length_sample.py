@@ -7,7 +7,52 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.plan.too_long import pieces_of
 from evenstep.plan.value_checks import check_at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class TooLong:
+    """The samples that are longer than a limit, and what each choice of `too_long` costs."""
+
+    limit: int
+    samples: int
+    drawn: int
+    """Samples, those that are not too long included."""
+    lost_by_skip: float
+    """Share of the tokens."""
+    lost_by_truncate: float
+    pieces: int
+    """Samples that "split" makes of them."""
+    longest: int
+    """Tokens that there must be memory for under "alone"."""
+
+    @classmethod
+    def of(cls, lengths: Int64Array, limit: int) -> TooLong | None:
+        """None where no sample is too long."""
+        long = lengths[lengths > limit]
+        if not len(long):
+            return None
+        tokens = int(lengths.sum())
+        return cls(
+            limit=limit,
+            samples=len(long),
+            drawn=len(lengths),
+            lost_by_skip=int(long.sum()) / tokens,
+            lost_by_truncate=int((long - limit).sum()) / tokens,
+            pieces=len(pieces_of(long, limit, "split")),
+            longest=int(long.max()),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.samples:,} of the {self.drawn:,} samples are longer than {self.limit:,} "
+            f"tokens. Of all tokens, too_long='skip' loses {self.lost_by_skip:.1%} and 'truncate' "
+            f"{self.lost_by_truncate:.1%}; 'split' makes {self.pieces:,} samples of them; 'alone' "
+            f"pads nothing, and needs memory for {self.longest:,} tokens, "
+            f"{self.longest / self.limit:.1f} times the limit, while other ranks wait that have "
+            "none as long"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +69,7 @@ class LengthSample:
     """The data set's longest sample, if it is known without measuring all."""
     how: str
     """Description of the draw, as the end of a sentence."""
-    cut: int = 0
+    cut: TooLong | None = None
     """Samples that were longer than `max_length` and were cut to it."""
     max_length: int | None = None
 
@@ -40,7 +85,7 @@ class LengthSample:
             self,
             lengths=np.minimum(self.lengths, max_length),
             longest=None if self.longest is None else min(self.longest, max_length),
-            cut=int((self.lengths > max_length).sum()),
+            cut=TooLong.of(self.lengths, max_length),
             max_length=max_length,
         )
 

@@ -143,6 +143,7 @@ def _run(
         size.policy,
         [lengths[shard] for shard in shards],
         accumulate=size.accumulate,
+        update_tokens=setup.update_tokens,
         buffer_size=setup.buffer_size,
         seed=seed,
         cost=cost,

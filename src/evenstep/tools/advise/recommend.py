@@ -20,7 +20,7 @@ from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import full_update
 from evenstep.plan.value_checks import AUTO, check_at_least
 from evenstep.protocol.window_size import check_buffer_size
-from evenstep.tools.advise.length_sample import LengthSample
+from evenstep.tools.advise.length_sample import LengthSample, TooLong
 
 _STEP = 256  # budgets are multiples of this
 _MEANS = 4
@@ -136,11 +136,10 @@ def _max_tokens(given: int | None, length_sample: LengthSample, longest: int) ->
             f"{which} of {longest:,}, rounded up to a multiple of {_STEP}"
         )
     if longest > given:
-        over = int((lengths > given).sum())
         raise ConfigurationError(
-            f"the longest sample has {longest:,} tokens, over max_tokens={given:,} (as have "
-            f"{over:,} of the {len(lengths):,} samples drawn), and would be refused in training; "
-            f"raise --max-tokens, or truncate in the dataset and give --max-length {given}"
+            f"the longest sample has {longest:,} tokens, over max_tokens={given:,}, and would be "
+            f"refused in training: {TooLong.of(lengths, given) or 'none drawn is as long'}; raise "
+            f"--max-tokens, or give --max-length {given} for predictions with too_long='truncate'"
         )
     return given, "max_tokens: as given"
 

@@ -1,7 +1,8 @@
 """Compute time of every rank in every step, as a picture which shows who waits for whom.
 
 A step lasts as long as its slowest rank. Each rank has a coloured bar per step, and above it, in
-grey, the time until the slowest rank is done. Grey is time that was paid for and not used.
+grey, the time until the slowest rank is done. Grey is time that was paid for and not used. The
+picture has no background and grey letters, so that it can be read on light and dark pages.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy.typing as npt
 from evenstep.errors import ConfigurationError
 
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")  # colour-blind safe
-_IDLE = "#d0d0d0"
+_IDLE = "#80808060"
+_INK = "#808080"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,25 +49,28 @@ def plot_steps(
     """
     if not panels or any(panel.seconds.ndim != 2 or not panel.seconds.size for panel in panels):
         raise ConfigurationError("a picture of steps needs panels with [steps, ranks] seconds")
-    figure = new_figure(11, 0.9 + 2.9 * len(panels))
+    figure = new_figure(9, 0.9 + 1.9 * len(panels))
     axes = figure.subplots(len(panels), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     ranks = max(panel.seconds.shape[1] for panel in panels)
     for axis, panel in zip(axes, panels):
         _draw(axis, panel.seconds)
-        axis.set_title(panel.title, loc="left", fontsize=11)
-        axis.set_ylabel(unit)
+        axis.set_title(panel.title, loc="left", fontsize=11, color=_INK)
+        axis.set_ylabel(unit, color=_INK)
+        axis.tick_params(colors=_INK)
+        axis.spines[:].set_color(_INK)
         axis.spines[["top", "right"]].set_visible(False)
         axis.margins(x=0.01)
-    axes[-1].set_xlabel("step")
+    axes[-1].set_xlabel("step", color=_INK)
     from matplotlib.patches import Patch
 
     handles = [Patch(color=_colour(rank), label=f"rank {rank}") for rank in range(min(ranks, 6))]
     handles.append(Patch(color=_IDLE, label="waiting for the slowest rank"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    place: Any = {"loc": "outside lower center", "ncols": len(handles), "frameon": False}
+    figure.legend(handles=handles, labelcolor=_INK, **place)
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=_INK)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png")
+    figure.savefig(path, format="png", transparent=True)
 
 
 def new_figure(width: float, height: float) -> Any:

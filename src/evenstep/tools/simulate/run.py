@@ -17,8 +17,9 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.policy import Policy, too_long
+from evenstep.plan.policy import Policy
 from evenstep.plan.rng import RandomStream, generator
+from evenstep.plan.too_long import too_long
 from evenstep.plan.value_checks import AUTO, check_at_least
 from evenstep.protocol import EpochOptions, RankProtocol
 from evenstep.protocol.wire import Exchanged
@@ -47,6 +48,7 @@ def simulate(
     buffer_size: int | str = AUTO,
     exhausted: str = "pad",
     accumulate: int = 1,
+    update_tokens: int = 0,
     seed: int = 0,
     cost: Cost | None = None,
     identities: Sequence[Int64Array] | None = None,
@@ -62,6 +64,7 @@ def simulate(
         buffer_size: samples a rank may hold in its window; "auto": see `DataLoader`.
         exhausted: "pad" or "stop"; see `RankProtocol`.
         accumulate: steps whose gradients are added up before the optimizer steps: an update.
+        update_tokens: real tokens that it should have on all ranks; 0 where groups decide.
         seed: seed of the epoch.
         cost: cost model behind imbalance and efficiency; by default the policy's own.
         identities: for each rank, [samples] int64 identity of each sample. By default all differ.
@@ -77,6 +80,7 @@ def simulate(
         buffer_size=buffer_size,
         exhausted=exhausted,
         accumulate=accumulate,
+        update_tokens=update_tokens,
         seed=seed,
         identities=identities,
         progress=progress,
@@ -91,6 +95,7 @@ def run_epoch(
     buffer_size: int | str = AUTO,
     exhausted: str = "pad",
     accumulate: int = 1,
+    update_tokens: int = 0,
     seed: int = 0,
     identities: Sequence[Int64Array] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -120,6 +125,7 @@ def run_epoch(
             buffer_size=buffer_size,
             exhausted=exhausted,
             accumulate=accumulate,
+            update_tokens=update_tokens,
             seed=seed,
         )
         entries = None if stream is None else stream.shape[1]

@@ -68,9 +68,9 @@ class Even(Policy):
     tokens where `packed`. A longer sample is refused. "auto" finds out while training what fits in
     memory: see `evenstep.loader.memory_watch`."""
     target_tokens: int | None = field(default=None, kw_only=True)
-    """Tokens that padded groups should have; None is `max_tokens`. Set it where a few samples are
-    so long that room for them is room for hundreds of the others: a window would hold few groups of
-    those, and pad them. A longer sample is a step by itself, which the other ranks match."""
+    """Tokens that groups should have; None is `max_tokens`. Set it where a few samples are so long
+    that room for them is room for hundreds of the others: a window would hold few groups of those,
+    and pad them. A longer sample is a step by itself, which the other ranks match."""
     max_patches: int | None = field(default=None, kw_only=True)
     """Vision patches per group; a single sample above it stays alone."""
     max_images: int | None = field(default=None, kw_only=True)
@@ -117,11 +117,11 @@ class Even(Policy):
             raise ConfigurationError(
                 f"sync={self.sync!r} must be 'step' or 'update': when ranks wait for each other"
             )
-        above = self.fits_memory or self.packed or (self.target_tokens or 0) > self._tokens
+        above = self.fits_memory or (self.target_tokens or 0) > self._tokens
         if self.target_tokens is not None and above:
             raise ConfigurationError(
                 f"target_tokens={self.target_tokens} must be at most max_tokens="
-                f"{self.max_tokens}, a number, and is for padded groups; packed ones fill it"
+                f"{self.max_tokens}, a number"
             )
 
     @property
@@ -171,7 +171,13 @@ class Even(Policy):
         return self.max_wait
 
     def _packed_round(self) -> PackedRound:
-        return PackedRound(cost=self.cost, limit=self.limit, max_wait=self._due, sync=self.sync)
+        return PackedRound(
+            cost=self.cost,
+            limit=self.limit,
+            target_tokens=self.target_tokens or self._tokens,
+            max_wait=self._due,
+            sync=self.sync,
+        )
 
     def _round(self, window: Window) -> PaddedRound:
         options: dict[str, Any] = {

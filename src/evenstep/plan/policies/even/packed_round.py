@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,10 +49,10 @@ _FULL, _FULL_OF_SEVERAL = 14, 13
 of several in an update, among which dear samples may be more, since each update has few."""
 
 
-def full_group(times: Int64Array, lengths: Int64Array, max_tokens: int, accumulate: int) -> int:
+def full_group(times: Int64Array, lengths: Int64Array, tokens: int, accumulate: int) -> int:
     """What a full group counts, of samples that take `times`; one that takes longer is dear."""
     share = _FULL if accumulate == 1 else _FULL_OF_SEVERAL
-    return max(max_tokens, share * max_tokens * int(times.sum()) // (16 * int(lengths.sum())))
+    return max(tokens, share * tokens * int(times.sum()) // (16 * int(lengths.sum())))
 
 
 class _Column(enum.IntEnum):
@@ -69,7 +69,7 @@ class _Column(enum.IntEnum):
     OVERDUE = 5
     """Samples that have to go and may be dear."""
     LONG = 6
-    """[32] what the longest samples count that count more than ``max_tokens``; then 0."""
+    """[32] what the longest samples count that count more than a group should; then 0."""
 
 
 _VISION = _Column.LONG + _MOST_DEAR
@@ -82,15 +82,21 @@ class PackedRound:
 
     cost: Cost
     limit: MemoryLimit
+    target_tokens: int
     max_wait: int
     sync: str
     """See `Even.sync`."""
 
+    @property
+    def _wanted(self) -> MemoryLimit:
+        """What groups should hold, but for one of a single sample that is longer."""
+        return replace(self.limit, max_tokens=self.target_tokens)
+
     def propose(self, window: Window) -> Proposal:
         times = counts(self.cost, window.lengths, packed=True)
         cut = first_fit if window.exhausted else next_fit
-        groups = cut(times, window, self.limit)
-        most = self.limit.max_tokens
+        groups = cut(times, window, self._wanted)
+        most = self.target_tokens
         full = full_group(times, window.lengths, most, window.accumulate)
         held = int(np.minimum(times, full).sum())
         made = max(held / full, self._full_by_images(window))
@@ -137,7 +143,7 @@ class PackedRound:
         if active[:, _Column.EXHAUSTED].all():
             steps = min(int(active[:, _Column.GROUPS].max()), samples)
             towers = vision_costs(window, self.cost)
-            left = share_out(times, window, proposal.groups, steps, self.limit, vision=towers)
+            left = share_out(times, window, proposal.groups, steps, self._wanted, vision=towers)
             return left.take(updates_order(steps, window, draw))
         steps = min(int(active[:, _Column.STEPS].min()), samples)
         if steps >= 2 * window.accumulate:
@@ -163,7 +169,7 @@ class PackedRound:
         usual = int(active[:, _Column.FULL].sum()) // len(active)
         others = int(sizes[0]) - 1
         least = usual // LEAST
-        above = max(usual * (others + 1) - others * least, self.limit.max_tokens)
+        above = max(usual * (others + 1) - others * least, self.target_tokens)
         long = active[:, _Column.LONG : _VISION]
         dear = np.where(long > above, long, 0)
         held = np.sort(np.count_nonzero(dear, axis=1))

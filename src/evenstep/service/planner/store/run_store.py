@@ -171,7 +171,12 @@ class RunStore:
         Args:
             step: the one to resume at; None is that of the last checkpoint, and without any that
                 of the newest state up to `reached`.
+
+        Raises:
+            MismatchError: it is of another release.
         """
+        from evenstep.service.planner.planner_state import check_state
+
         records = list(self._log.read().values())
         newest = self.newest_state()
         found = _newest(self._checkpoints, self._checkpoints.names(), step)
@@ -183,6 +188,8 @@ class RunStore:
         if found is None or newest is None or step not in (None, found[0]):
             return None
         at, state = found
+        for each in (state, newest[1]):
+            check_state(each)
         saved = [map(Change.from_dict, each["changes"]) for each in (state, newest[1])]
         changes = merged_changes(*saved, _changes_in(records))
         state = {**state, "changes": [each.to_dict() for each in changes]}
@@ -347,6 +354,7 @@ def stored_state(job: Job, url: str | os.PathLike[str], step: int | None = None)
 
     Raises:
         ConfigurationError: the store has no state of the step, or none at all.
+        MismatchError: it is of another release.
     """
     for run in reversed(runs_of(url)):
         store = RunStore(url, run)
