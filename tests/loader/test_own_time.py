@@ -175,7 +175,7 @@ def test_events_of_a_device_are_not_waited_for(
 def test_a_slow_rank_is_said_once_and_once_when_it_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    notices = Notices(FixedBatch(1), None)
+    notices = Notices(FixedBatch(1), "error")
     one, two = SlowRank(5, 0.124, 1, 4_210), SlowRank(3, 0.08, 1, 4_300)
     for ranks in ((), (one,), (one._replace(share=0.2), two), (two,), (two,)):
         notices.slow(ranks, step_of(4_321))

@@ -19,7 +19,7 @@ from evenstep.protocol.bodies import (
     encode_proposal,
     encode_receipt,
 )
-from evenstep.protocol.slow_ranks import Pace
+from evenstep.protocol.slow_ranks import OwnPace
 from evenstep.protocol.wire import (
     HELLO,
     PROPOSAL,
@@ -71,7 +71,7 @@ def proposal(draw, numbers):
     too_long = draw(st.integers(0, MOST - 1))
     longest, fits = draw(st.integers(samples > 0, LONGEST)), draw(st.integers(0, MOST - 1))
     ratios = draw(st.integers(0, MOST - 1)), draw(st.integers(0, MOST - 1))
-    pace = Pace(*draw(st.tuples(*[st.integers(-MOST, MOST - 1)] * 4)))
+    pace = OwnPace(*draw(st.tuples(*[st.integers(-MOST, MOST - 1)] * 4)))
     head = ProposalHead(
         *(not samples, lacks, samples, supervised, tokens, room, *shown, longest, fits),
         too_long=too_long,

@@ -13,7 +13,7 @@ import numpy as np
 from evenstep.arrays import BoolArray, Int64Array
 from evenstep.cost.vision_language import UNMEASURED, Ratios
 from evenstep.errors import MismatchError
-from evenstep.protocol.slow_ranks import UNTIMED, Pace
+from evenstep.protocol.slow_ranks import UNTIMED, OwnPace
 
 _HELLO = struct.Struct("<q")  # samples left; then what is compared, as JSON
 _RECEIPT = struct.Struct("<qI")  # samples left, bytes of totals; then totals, lent sample
@@ -48,7 +48,7 @@ class ProposalHead(NamedTuple):
     ratios: Ratios = UNMEASURED
     """On rank 0, what a pair of tokens and a patch cost from the next round on: see
     `evenstep.cost.vision_language`. `UNMEASURED` leaves it as it is."""
-    pace: Pace = UNTIMED
+    pace: OwnPace = UNTIMED
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ class RankProtocol:
 
     @property
     def paces(self) -> Int64Array | None:
-        """[ranks, 4] what ranks have told of themselves last: see `slow_ranks.Pace`."""
+        """[ranks, 4] what ranks have told of themselves last: see `slow_ranks.OwnPace`."""
         return None if self._heads is None else self._heads.pace
 
     @property

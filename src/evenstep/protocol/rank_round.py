@@ -14,7 +14,7 @@ from evenstep.protocol.bodies import ProposalHead, ProposalHeads
 from evenstep.protocol.epoch_options import EpochOptions
 from evenstep.protocol.planned_step import PlannedStep, SettledRound
 from evenstep.protocol.receipts import Receipt, RoundTotals, counts_by_source
-from evenstep.protocol.slow_ranks import Pace
+from evenstep.protocol.slow_ranks import OwnPace
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 
 
@@ -44,7 +44,7 @@ class RankRound:
         room: int,
         fits: int,
         ratios: Ratios,
-        pace: Pace,
+        pace: OwnPace,
         accumulate: int,
     ) -> tuple[ProposalHead, Int64Array]:
         """

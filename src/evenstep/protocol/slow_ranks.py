@@ -30,7 +30,7 @@ _SURE = 6.0
 """How many times as much as it varies a rank's pace must exceed that of others."""
 
 
-class Pace(NamedTuple):
+class OwnPace(NamedTuple):
     """What a rank tells of itself, in thousandths of a logarithm."""
 
     block: int
@@ -43,10 +43,10 @@ class Pace(NamedTuple):
     """How far the rate may be off: the standard error."""
 
 
-UNTIMED = Pace(0, 0, 0, 0)
+UNTIMED = OwnPace(0, 0, 0, 0)
 
 
-def pace_of(block: int, blocks: Sequence[Float64Array]) -> Pace:
+def pace_of(block: int, blocks: Sequence[Float64Array]) -> OwnPace:
     """
     Args:
         blocks: `[2, updates]` each, of the last blocks: nanoseconds of a step, and over its cost.
@@ -54,12 +54,12 @@ def pace_of(block: int, blocks: Sequence[Float64Array]) -> Pace:
     """
     last = blocks[-_BLOCKS:]
     if len(last) < _BLOCKS or not all(each.size for each in last):
-        return Pace(block, 0, 0, 0)
+        return OwnPace(block, 0, 0, 0)
     logs = _UNIT * np.log(np.concatenate(last, axis=1))
     time, rate = np.median(logs, axis=1)
     spread = np.median(np.abs(logs[1] - rate))  # 0.67 standard deviations
     noise = 1.86 * float(spread) / math.sqrt(logs.shape[1])  # of a median
-    return Pace(block, max(round(time), 1), round(rate), math.ceil(noise))
+    return OwnPace(block, max(round(time), 1), round(rate), math.ceil(noise))
 
 
 class SlowRank(NamedTuple):
@@ -90,7 +90,7 @@ class SlowRanks:
     def add(self, paces: Int64Array, begins: Sequence[tuple[int, int]]) -> None:
         """
         Args:
-            paces: [ranks, 4], see `Pace`.
+            paces: [ranks, 4], see `OwnPace`.
             begins: epoch and step at which each block begins.
         """
         block, known = int(paces[:, 0].min()), paces[:, 1] > 0

@@ -20,10 +20,10 @@ from evenstep.loader.options import LoaderOptions
 from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.epoch import Remaining
 from evenstep.plan.length_moments import LengthMoments
-from evenstep.protocol.slow_ranks import Pace
+from evenstep.protocol.slow_ranks import OwnPace
 from evenstep.protocol.window_buffer import RoundStart
 
-Observed = tuple[Ratios, tuple[int, int], Pace]
+Observed = tuple[Ratios, tuple[int, int], OwnPace]
 """By a trainer: see `evenstep.protocol.agreed`."""
 
 
