@@ -19,6 +19,7 @@ from ddp import Documents, NextToken
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from torch.optim.lr_scheduler import LambdaLR
 
 import evenstep
 from evenstep.integrations import lightning as even
@@ -27,18 +28,16 @@ ACCUMULATE = 3
 
 
 class Module(LightningModule):
-    def __init__(self, loader: evenstep.DataLoader) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.model = NextToken()
-        self.loader = loader
 
     def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
         return self.model(batch["input_ids"], batch["labels"])
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=3e-3)
-        updates = even.estimated_stepping_batches(self.trainer, self.loader)
-        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, updates)
+        schedule = LambdaLR(optimizer, lambda _: 1 - even.progress(self.trainer))
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
@@ -70,7 +69,7 @@ def main() -> None:
         log_every_n_steps=5,
         callbacks=[ModelCheckpoint(arguments.folder, every_n_train_steps=5, save_last=True)],
     )
-    even.fit(trainer, Module(loader), loader, ckpt_path=arguments.resume)
+    even.fit(trainer, Module(), loader, ckpt_path=arguments.resume)
     print(f"rank {trainer.global_rank}: {trainer.global_step} updates")
 
 

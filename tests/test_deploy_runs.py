@@ -46,7 +46,6 @@ def test_the_service_is_started_by_a_command_that_exists() -> None:
     folder, _, file = params["job"].rpartition("/")
     assert folder == mounts["files"] == str(params["placement"].parent)
     assert {file, params["placement"].name} <= set(FILES)
-    assert str(params["plan_log"]).startswith(mounts["runs"])
     assert str(params["store"]).startswith(mounts["runs"])
     assert {"containerPort": params["port"], "name": "status"} in SERVICE["ports"]
     assert SERVICE["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "status"}

@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lib.report import Table, parser, progress, show
+from benchmarks.planning.image_cells import PATCHES_PER_CELL, image_cells
 from benchmarks.planning.vision import PAGES, TOWER
 from evenstep.arrays import Float64Array
 from evenstep.mixture.sample_table import units_of
 from evenstep.plan.rng import generator
 from evenstep.strategy import DGraph, SampleTable
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.tools.simulate.distributions import PATCHES_PER_CELL, image_cells
 
 COSTS: dict[str, Any] = {"patches": None, "operations": TOWER}
 HEADER = ["cost", "ranks", "samples", "images", "whole", "single", "bound"]

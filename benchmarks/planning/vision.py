@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.lib.report import Table, parser, progress, show
+from benchmarks.planning.image_cells import PATCHES_PER_CELL, image_cells, rows_of_images
 from evenstep.arrays import Int64Array
 from evenstep.cost import TransformerCost, VisionLanguageCost
 from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
 from evenstep.plan.rng import generator
 from evenstep.tools.simulate import deal, simulate
-from evenstep.tools.simulate.distributions import PATCHES_PER_CELL, image_cells, rows_of_images
 
 TOWER = TransformerCost.vision(layers=32, hidden_size=1280, heads=16, ffn_size=5120)
 LANGUAGE = TransformerCost(

@@ -30,7 +30,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from evenstep.lazy_names import lazy_names
-from evenstep.version import __version__
+from evenstep.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from evenstep.batch import PackCollator as PackCollator
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from evenstep.loader import Faults as Faults
     from evenstep.loader import Memory as Memory
     from evenstep.loader import SampleCounts as SampleCounts
+    from evenstep.loader import follow_progress as follow_progress
     from evenstep.loader import merge_states as merge_states
     from evenstep.loader import read_states as read_states
     from evenstep.loader import wrap as wrap
@@ -58,34 +59,4 @@ if TYPE_CHECKING:
     from evenstep.plan import TokenBudget as TokenBudget
     from evenstep.plan import WorkloadPacking as WorkloadPacking
 
-_HOMES = {
-    "evenstep.batch": (
-        "PackCollator",
-        "PadCollator",
-        "PreparingCollator",
-        "StepInfo",
-        "pop_step",
-    ),
-    "evenstep.cost": ("MeasuredCost", "cost_of"),
-    "evenstep.data": ("Mixture", "SplitDocuments"),
-    "evenstep.errors": ("ConfigurationError", "EvenstepError"),
-    "evenstep.loader": (
-        "DataLoader",
-        "Faults",
-        "Memory",
-        "SampleCounts",
-        "merge_states",
-        "read_states",
-        "wrap",
-    ),
-    "evenstep.plan": (
-        "Even",
-        "FixedBatch",
-        "PoolSort",
-        "SequencePacking",
-        "TokenBudget",
-        "WorkloadPacking",
-    ),
-}
-__all__ = ["__version__", *sorted(name for names in _HOMES.values() for name in names)]
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, "__version__")

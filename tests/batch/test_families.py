@@ -12,10 +12,12 @@ import torch
 pytest.importorskip("transformers", minversion="5.24")
 pytest.importorskip("PIL")
 
+import evenstep
 from evenstep import PadCollator, PreparingCollator
 from evenstep.batch import unbatch
 from evenstep.errors import CollateError
 from families import FAMILIES
+from families.media import image_row
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -61,3 +63,42 @@ def test_loss_and_gradient_of_a_packed_group_are_those_of_the_padded_batch(name:
 def test_gemma_is_refused_by_name() -> None:
     with pytest.raises(CollateError, match=r"'gemma3', whose image tokens .* packed=False"):
         packed("Gemma 3", FAMILIES["Gemma 3"].model(0).config, (0, 1))
+
+
+def of_whole_groups(name: str) -> tuple[Any, list[Any]]:
+    """A collate function whose groups are no joined samples, and rows for it."""
+    from families import from_rows
+
+    images = (1, 2) if name == "MLLAMA" else (1, 0, 2)
+    rows = [image_row(n, images=images[n % len(images)]) for n in range(8)]
+    return getattr(from_rows, name), rows
+
+
+@pytest.mark.parametrize("name", ["MLLAMA", "MINICPM"])
+def test_groups_that_are_no_joined_samples_are_collated_from_rows(name: str) -> None:
+    collate, rows = of_whole_groups(name)
+    loader = evenstep.DataLoader(rows, policy=evenstep.Even(max_tokens=512), collate_fn=collate)
+    places = {tuple(tokens_of(collate([row]), 0)): n for n, row in enumerate(rows)}
+    seen = []
+    for batch, _ in loader.steps():
+        own = [places[tuple(tokens_of(batch, k))] for k in range(len(batch["input_ids"]))]
+        theirs = collate([rows[n] for n in own])
+        assert all(torch.equal(batch[field], value) for field, value in theirs.items())
+        seen += own
+    assert sorted(seen) == list(range(len(rows)))
+    with pytest.raises(CollateError, match="and a policy that pads, such as"):
+        PreparingCollator(collate_fn=collate, packed=True).learned(rows)
+
+
+def tokens_of(batch: Any, row: int) -> list[int]:
+    return batch["input_ids"][row][batch["attention_mask"][row].bool()].tolist()
+
+
+def test_a_row_without_an_image_beside_others_is_refused_for_mllama() -> None:
+    collate, rows = of_whole_groups("MLLAMA")
+    rows = [*rows, image_row(9, images=0)]
+    with pytest.raises(CollateError, match=r"as those of Mllama.* give every row one"):
+        PreparingCollator(collate_fn=collate).learned(rows)
+    made = PreparingCollator(collate_fn=collate).learned(rows[:-1])
+    with pytest.raises(CollateError, match="as those of Mllama"):
+        made([made.prepare(row) for row in rows[-2:]])

@@ -1,5 +1,5 @@
 """Samples with labels and without in one group: those without are supervised on all tokens but the
-first."""
+first. And labels under the names that collate functions of Hugging Face rename."""
 
 from __future__ import annotations
 
@@ -70,3 +70,40 @@ def test_padding_that_a_sample_comes_with_is_not_supervised() -> None:
     batch = PadCollator()(samples)
     assert batch["labels"].tolist() == [[IGNORED, 2, IGNORED, IGNORED], [5, 6, 7, IGNORED]]
     assert batch["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0]]  # not made anew
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "dtype"),
+    [
+        ("label", [2, 0], torch.int64),
+        ("label", [True, False], torch.int64),
+        ("label", [0.5, 2.0], torch.float32),
+        ("label", [torch.tensor(2.5), torch.tensor(1.0)], torch.float32),
+        ("label", [np.float64(0.5), np.float64(1)], torch.float32),
+        ("label", [np.int32(3), np.int32(1)], torch.int64),
+        ("label_ids", [[1, 2], [0, 3]], torch.int64),
+        ("label_ids", [[0.5, 0.25], [1.0, 0.0]], torch.float32),
+        ("label_ids", [torch.tensor([1, 2]), torch.tensor([4, 5])], torch.int64),
+    ],
+)
+def test_a_label_is_named_as_hugging_face_names_it(name: str, values: Any, dtype: Any) -> None:
+    transformers = pytest.importorskip("transformers")
+    samples = [{"input_ids": [n, n], name: value} for n, value in enumerate(values, 1)]
+    theirs = transformers.default_data_collator(samples)["labels"]
+    batch = PadCollator()(samples)
+    assert batch.keys() == {"input_ids", "attention_mask", "labels"}
+    assert batch["labels"].dtype == theirs.dtype == dtype
+    assert torch.equal(batch["labels"], theirs)
+    if theirs.ndim == 1:
+        assert torch.equal(PackCollator()(samples)["labels"], theirs)
+
+
+def test_a_label_of_each_token_is_padded_and_text_stays_where_it_is() -> None:
+    rows: list[Any] = [([1, 2], "yes"), ([3], "no")]
+    samples = [{"input_ids": ids, "label_ids": ids} for ids, _ in rows]
+    batch = PadCollator()(samples)
+    assert "label_ids" not in batch
+    assert batch["labels"].tolist() == [[1, 2], [3, IGNORED]]
+    batch = PadCollator()([{"input_ids": ids, "label": text} for ids, text in rows])
+    assert batch["label"] == ["yes", "no"]
+    assert "labels" not in batch

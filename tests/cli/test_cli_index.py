@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 from command_line import Capture, figures, run
 
-from evenstep.cli.user_objects import load_job
+from evenstep.cli.shared_options import load_job
 from evenstep.data import file_index, open_readers
 
 JOB = """

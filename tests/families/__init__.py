@@ -10,8 +10,11 @@ module of each says what its processor returns and how the fields of a group are
     qwen_vl.py      Qwen2-VL, Qwen2.5-VL and Qwen3-VL; Qwen2.5-VL with videos
     llava.py        LLaVA-NeXT, LLaVA-OneVision
     idefics.py      Idefics3, SmolVLM
-    gemma.py        Gemma 3 and InternVL
+    gemma.py        Gemma 3, InternVL, PaliGemma
+    pixtral.py      Pixtral, Mistral 3
+    glm.py          GLM-4V
     audio.py        Qwen2-Audio, Whisper
+    from_rows.py    Mllama, MiniCPM-V: no entries of the table, as their groups are made of rows
 
 Tests need ``pytest.importorskip`` for transformers and PIL before they import this package.
 A test that imports a table is skipped where there is no transformers 5.
@@ -54,7 +57,7 @@ class Family:
     pad_token_id: int | None = 0
     """What its processor pads ``input_ids`` with; None where rows have no ``input_ids``."""
     always_media: bool = False
-    """Whether each row has exactly one medium, as with Whisper."""
+    """Whether each row has exactly one medium, as with Whisper and PaliGemma."""
 
 
 _OF_IMAGES = {
@@ -62,8 +65,14 @@ _OF_IMAGES = {
     "llava": ("LLAVA_NEXT", "LLAVA_ONEVISION"),
     "idefics": ("IDEFICS3", "SMOLVLM"),
     "gemma": ("GEMMA3", "INTERNVL"),
+    "pixtral": ("PIXTRAL", "MISTRAL3"),
+    "glm": ("GLM4V",),
 }
-_OTHERS = {"qwen_vl": ("QWEN2_5_VL_VIDEO",), "audio": ("QWEN2_AUDIO", "WHISPER")}
+_OTHERS = {
+    "qwen_vl": ("QWEN2_5_VL_VIDEO",),
+    "gemma": ("PALIGEMMA",),
+    "audio": ("QWEN2_AUDIO", "WHISPER"),
+}
 
 
 def _table(modules: dict[str, tuple[str, ...]]) -> dict[str, Family]:

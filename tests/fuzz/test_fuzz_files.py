@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow")
@@ -25,29 +24,10 @@ from mutations import damaged, fuzz
 from calibrations import known_calibration
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.files import LineFile
-from evenstep.mixture.sample_table import SampleTable
-from evenstep.service.planner import plan_log
-from evenstep.service.planner.plan_log import checked
-from evenstep.strategy import DGraph, to_json
-from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.tools.profile import load_calibration
 
 FOLDER = tempfile.TemporaryDirectory()
 HERE = Path(FOLDER.name)
-TABLE = SampleTable(
-    sources=("web", "code"),
-    source=np.array([0, 1, 1]),
-    position=np.arange(3),
-    shard=np.zeros(3),
-    index=np.arange(3),
-    lengths={"text": np.array([3, 1, 2])},
-)
-PLAN = DGraph.of(TABLE, ClientPlaceTree.of({"DP": 2})).distribute("DP").plan()
-
-
-def append_plans(path: Path) -> None:
-    for _ in range(2):
-        LineFile(path).add(checked(f'{{"step":0,"record":{{}},"plan":{to_json(PLAN)}'))
 
 
 @dataclass(frozen=True)
@@ -61,11 +41,6 @@ class Kind:
 
 KINDS = [
     Kind("calibration.json", lambda path: known_calibration().write(path), load_calibration),
-    Kind(
-        "plans.jsonl",
-        append_plans,
-        lambda path: to_json(plan) if (plan := plan_log.read_log(path, 0)) else None,
-    ),
 ]
 
 
@@ -91,7 +66,7 @@ def read_again(kind: Kind, content: bytes) -> None:
     except (ConfigurationError, MismatchError) as error:
         assert kind.name in str(error)  # noqa: PT017
         return
-    assert found == WHOLE[kind][1] or (kind.name == "plans.jsonl" and found is None)
+    assert found == WHOLE[kind][1]
 
 
 @BY_NAME
@@ -152,12 +127,3 @@ def test_lines_on_a_full_disk_are_whole_or_missing_and_a_warning(
     ] * 2
     with pytest.raises(ConfigurationError, match=r"cannot write .*events.jsonl/x: "):
         LineFile(path / "x")
-
-
-def test_a_plan_log_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
-    path = tmp_path / "plans.jsonl"
-    path.write_bytes(b'{"step":0,"rec')
-    append_plans(path)
-    plan = plan_log.read_log(path, 0)
-    assert plan is not None
-    assert to_json(plan) == to_json(PLAN)

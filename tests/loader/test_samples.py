@@ -104,7 +104,7 @@ class Sampler:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"policy": evenstep.TokenBudget(512)}, "TokenBudget depends on .*estimated_steps"),
+        ({"policy": evenstep.TokenBudget(512)}, "TokenBudget depends on .*loader.epoch_samples"),
         ({"batch_size": 4, "sampler": Sampler(13)}, "number of samples is unknown"),
     ],
 )
@@ -112,17 +112,3 @@ def test_a_length_that_is_not_known_is_not_made_up(options: dict[str, Any], name
     loader = evenstep.DataLoader(Documents(COUNT), **grouped(**options))
     with pytest.raises(TypeError, match=named):
         len(loader)
-
-
-def test_the_number_of_steps_is_estimated_from_the_steps_so_far() -> None:
-    loader = evenstep.DataLoader(
-        [tokens_of(0)] * COUNT,
-        policy=evenstep.TokenBudget(8),
-        memory=evenstep.Memory(buffer_size=16),
-    )
-    assert loader.estimated_steps is None
-    samples = 0
-    for number, (_, step) in enumerate(loader.steps(), 1):
-        samples += step.samples
-        assert loader.estimated_steps == max(1, round(COUNT * number / samples))
-    assert loader.estimated_steps == number

@@ -10,14 +10,12 @@ from mixing_world import Arrays, AtOnce, drawn, steps, through_json, weights_of,
 
 from evenstep.errors import ConfigurationError, InvariantError, MismatchError, SampleError
 from evenstep.mixture import (
-    DrawRecord,
     FeedbackSchedule,
     LengthCurriculum,
     Mixer,
     PerStep,
     Staged,
     WarmUp,
-    redrawn,
 )
 from evenstep.mixture.sample_table import SampleTable
 
@@ -66,9 +64,9 @@ class Made:
         return Arrays(self.world, endless=self.endless)
 
     def run(self, count):
-        """Draws, records and states of the first steps; None where a curriculum is refused."""
+        """Draws and states of the first steps; fewer where a curriculum is refused."""
         mixture, provider = self.mixture(), self.provider()
-        states, records, tables = [through_json(mixture.state_dict())], [], []
+        states, tables = [through_json(mixture.state_dict())], []
         while len(tables) < count and not mixture.ended:
             try:
                 tables.append(mixture.draw(mixture.step, provider))
@@ -76,9 +74,8 @@ class Made:
                 if not self.may_refuse:
                     raise
                 break
-            records.append(through_json(mixture.record.to_dict()))
             states.append(through_json(mixture.state_dict()))
-        return tables, records, states
+        return tables, states
 
 
 @st.composite
@@ -89,36 +86,29 @@ def made(draw: st.DrawFn) -> Made:
 
 @settings(max_examples=settings.default.max_examples // 2)
 @given(made())
-def test_draws_come_again_from_states_and_records_and_however_they_are_asked_for(one):
-    tables, records, states = one.run(8)
+def test_draws_come_again_from_states_and_however_they_are_asked_for(one):
+    tables, states = one.run(8)
     for at, state in enumerate(states):
         mixture, provider = one.mixture(), one.provider()
         mixture.load_state_dict(state)
         assert through_json(mixture.state_dict()) == state
-        for table, record in zip(tables[at:], records[at:]):
+        for table in tables[at:]:
             assert mixture.draw(mixture.step, provider) == table
-            assert through_json(mixture.record.to_dict()) == record
         assert through_json(mixture.state_dict()) == states[-1]
-    asked, replayed, kept = one.mixture(), one.mixture(), []
-    many, provider = AtOnce(one.world, endless=one.endless), one.provider()
-    for step, (table, record) in enumerate(zip(tables, records)):
-        written = DrawRecord.from_dict(record)
-        sources, positions = redrawn(written, list(one.world), one.given["seed"])
-        assert list(zip(sources.tolist(), positions.tolist())) == drawn(table)
-        assert replayed.replay(written, provider) == table
+    asked, kept = one.mixture(), []
+    many = AtOnce(one.world, endless=one.endless)
+    for step, table in enumerate(tables):
         kept.append(asked.state)  # which does not change as the mixture goes on
         asked.weights_at(step + 3)  # for it nothing changes either
         for _ in range(2):
             assert asked.draw(step, many) == table
-            assert through_json(asked.record.to_dict()) == record
             assert through_json(asked.state_dict()) == states[step + 1]
-    assert through_json(replayed.state_dict()) == states[-1]
     assert [through_json(asked.state_dict(each)) for each in kept] == states[: len(tables)]
 
 
 @given(made())
 def test_every_sample_comes_once_in_order_or_waits_and_limits_of_a_step_hold(one):
-    tables, records, states = one.run(8)
+    tables, states = one.run(8)
     for number, name in enumerate(one.world):
         found = [p for t in tables for s, p in drawn(t) if s == number]
         state = states[-1]["sources"][name]
@@ -129,7 +119,7 @@ def test_every_sample_comes_once_in_order_or_waits_and_limits_of_a_step_hold(one
         for table in tables:  # what waited is older, so within a step positions ascend as well
             inside = table.position[table.source == number]
             assert (np.diff(inside) > 0).all()
-    ended = bool(records) and records[-1]["ended"]
+    ended = states[-1]["ended"]
     for step, table in enumerate(tables):
         if "tokens_per_step" in one.given:
             assert int(table.lengths["text"].sum()) <= one.given["tokens_per_step"]
@@ -332,18 +322,10 @@ def test_a_state_of_something_else_is_refused(change, match):
         mixture.load_state_dict({**mixture.state_dict(), **change})
 
 
-def test_a_record_of_other_samples_is_refused_and_nothing_is_drawn():
+def test_only_the_next_step_is_drawn():
     mixture = Mixer(["a", "b"], {"a": 1, "b": 1}, samples_per_step=8)
     arrays = Arrays({"a": [1], "b": [1]})
     mixture.draw(0, arrays)
-    record = mixture.record
-    other = Mixer(["a", "b"], {"a": 1, "b": 1}, samples_per_step=9)
-    before = other.state_dict()
-    with pytest.raises(MismatchError, match="step 0 was recorded with other samples"):
-        other.replay(record, arrays)
-    assert other.state_dict() == before
-    with pytest.raises(MismatchError, match="step 0, and step 1 is next"):
-        mixture.replay(record, arrays)
     with pytest.raises(ConfigurationError, match="step 5 cannot be drawn now: step 1 is next"):
         mixture.draw(5, arrays)
 
@@ -351,7 +333,7 @@ def test_a_record_of_other_samples_is_refused_and_nothing_is_drawn():
 # Live weights
 
 
-def test_live_weights_follow_reports_and_replay_without_them():
+def test_live_weights_follow_reports():
     asked = []
 
     def follow(last, signals):
@@ -366,25 +348,18 @@ def test_live_weights_follow_reports_and_replay_without_them():
         )
 
     mixture, arrays = made(), Arrays({"a": [1], "b": [1]})
-    tables, records = [], []
+    weights = []
     for step in range(5):
         if step == 1:
             kept = mixture.state
             mixture.report(loss_by_source={"a": np.float32(0.5), "b": 3})
             assert kept.signals == {}, "a state that is kept has the signals of its time"
-        tables.append(mixture.draw(step, arrays))
-        records.append(DrawRecord.from_dict(through_json(mixture.record.to_dict())))
-    weights = [record.weights for record in records]
+        mixture.draw(step, arrays)
+        weights.append(mixture.record.weights)
     assert weights == [{"a": 1}, {"a": 1}, *[{"a": 1.5, "b": 4}] * 3]
     assert mixture.weights_at(4) == {"a": 1.5, "b": 4}
     assert [last for last, _ in asked] == [{"a": 1}, {"a": 1.5, "b": 4}]
-    assert records[2].signals == {"loss_by_source": {"a": 0.5, "b": 3}}
-
-    calls = len(asked)
-    again = made()
-    assert [again.replay(record, arrays) for record in records] == tables
-    assert again.state_dict() == mixture.state_dict()
-    assert len(asked) == calls
+    assert mixture.state.signals == {"loss_by_source": {"a": 0.5, "b": 3}}
 
 
 def test_a_signal_that_cannot_be_recorded_is_refused():
@@ -570,11 +545,11 @@ def test_a_warm_up_goes_in_equal_parts_and_may_be_a_stage(schedule, expected):
     assert found == pytest.approx(expected)
 
 
-def test_a_step_may_be_drawn_with_weights_of_its_own_and_is_replayed():
+def test_a_step_may_be_drawn_with_weights_of_its_own():
     def mixture():
         return Mixer(["a", "b"], {"a": 1}, samples_per_step=4)
 
-    one, arrays, records = mixture(), Arrays({"a": [1], "b": [1]}), []
+    one, arrays, weights = mixture(), Arrays({"a": [1], "b": [1]}), []
     schedules = [
         None,
         {"b": 2},
@@ -584,16 +559,14 @@ def test_a_step_may_be_drawn_with_weights_of_its_own_and_is_replayed():
     tables = []
     for step, schedule in enumerate(schedules):
         tables.append(one.draw_with(step, arrays, schedule))
-        records.append(DrawRecord.from_dict(through_json(one.record.to_dict())))
-    assert [dict(r.weights) for r in records] == [
+        weights.append(dict(one.record.weights))
+    assert weights == [
         {"a": 1},
         {"b": 2},
         {"a": 2, "b": 2},
         {"a": 0.5, "b": 0.5},
     ]
     assert tables[1].source.tolist() == [1] * 4
-    again = mixture()
-    assert [again.replay(record, arrays) for record in records] == tables
     with pytest.raises(
         ConfigurationError, match="weights of step 4 name 'c', which is not a source"
     ):

@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import evenstep
 from documents import Documents
-from page_code import blocks
+from page_code import blocks, run_page
 
 K = 3  # steps of an accumulated update, where the name of a recipe says that it accumulates
 RECIPES = {  # headings of the page, and which block of code under each
@@ -228,3 +228,44 @@ def test_stopping_makes_equal_steps_without_fillers_and_tells_what_is_left(tmp_p
         assert all(0 < count <= len(left) for count in own)
         counts += own
     assert counts
+
+
+def evaluated(rank: Rank) -> tuple[float, dict[int, torch.Tensor]]:
+    loader = evenstep.DataLoader(Masked(), policy=evenstep.Even(2 * MAX_TOKENS))
+    given = {"torch": torch, "device": "cpu", "model": TinyModel(), "loader": loader}
+    names = run_page("training.md", "Evaluation", **given)
+    return names["loss"].item(), names["rows"]
+
+
+def test_an_evaluation_is_of_all_tokens_and_of_each_sample_once(tmp_path: Path) -> None:
+    ranks = run(evaluated, 2, folder=tmp_path, within=60)
+    batch = evenstep.PadCollator()([*Masked()])
+    whole = TinyModel()(**batch)
+    for loss, _ in ranks:
+        assert loss == pytest.approx(whole.loss.item(), rel=1e-12)
+    found = sorted(row for _, rows in ranks for row in rows.items())
+    assert [index for index, _ in found] == list(range(len(Masked())))
+    for (_, row), logits, mask in zip(found, whole.logits, batch["attention_mask"][:, 1:].bool()):
+        torch.testing.assert_close(row[mask[: len(row)]], logits[mask])
+
+
+def scheduled(rank: Rank) -> tuple[list[float], list[int]]:
+    loader, epochs = evenstep.DataLoader(Masked(), policy=evenstep.Even(2 * MAX_TOKENS)), 2
+    optimizer = torch.optim.SGD(TinyModel().parameters(), lr=1.0)
+    given = {"epochs": epochs, "optimizer": optimizer, "loader": loader}
+    schedule = run_page("training.md", "The learning rate", **given)["schedule"]
+    rates, samples = [], []
+    for _ in range(epochs):
+        for _, step in loader.steps():
+            rates += schedule.get_last_lr()
+            samples.append(step.global_samples)
+            optimizer.step()
+            schedule.step()
+    return [*rates, *schedule.get_last_lr()], samples
+
+
+def test_the_rate_is_that_of_the_samples_before_an_update(tmp_path: Path) -> None:
+    (rates, samples), other = run(scheduled, 2, folder=tmp_path, within=60)
+    assert other == (rates, samples)
+    left = [sum(samples[at:]) for at in range(len(samples) + 1)]
+    assert rates == pytest.approx([each / (2 * len(Masked())) for each in left], abs=1e-12)

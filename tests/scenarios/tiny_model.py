@@ -17,6 +17,7 @@ WIDTH = 8
 class Output(NamedTuple):
     loss: torch.Tensor
     """Mean over the supervised tokens of the batch; NaN where it has none."""
+    logits: torch.Tensor
 
 
 class Block(nn.Module):
@@ -54,7 +55,7 @@ class TinyModel(nn.Module):
         for block in self.blocks:
             x = block(x, together.tril())
         logits = self.head(torch.tanh(x))[:, :-1]
-        return Output(cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten()))
+        return Output(cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten()), logits)
 
 
 def flat(tensors: list[torch.Tensor]) -> torch.Tensor:

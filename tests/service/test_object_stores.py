@@ -31,6 +31,7 @@ pytest.importorskip("moto", reason="moto is not installed")
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, SampleError, StorageError
+from evenstep.strategy import to_json
 
 KEY, SECRET = "AKIAEVENSTEPTESTKEY", "wJalr-a-secret-that-nobody-may-see"
 COUNTS = (60, 45, 50)
@@ -133,10 +134,12 @@ def test_samples_in_s3_are_those_of_files_and_credentials_are_nowhere(
         options["storage_options"] = {"key": KEY, "secret": SECRET}
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
         monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    log, job = tmp_path / "plans.jsonl", job_in(bucket, **options)
+    job = job_in(bucket, **options)
     more: dict[str, Any] = {} if backend == "local" else {"name": "s3"}
-    with es.start(job, backend=backend, logs=es.LogOptions(plans=log), **more) as service:
+    with es.start(job, backend=backend, **more) as service:
         taken = [comparable(steps_of(service.client(rank))) for rank in range(2)]
+        plan = service.plan(0)
+        assert plan is not None
         shown = [repr(service), repr(service.status()), json.dumps(service.state_dict())]
     assert taken == expected
     samples = [
@@ -152,7 +155,7 @@ def test_samples_in_s3_are_those_of_files_and_credentials_are_nowhere(
     assert all(sample == whole[sample[0]] for sample in samples)
     captured = capfd.readouterr()
     shown += [repr(job), repr(job.sources), repr(job.for_loader(["code"]))]
-    shown += [caplog.text, captured.out, captured.err, log.read_text()]
+    shown += [caplog.text, captured.out, captured.err, to_json(plan)]
     assert not any(hidden in text for hidden in (KEY, SECRET) for text in shown)
     if given == "environment":  # then it is not even sent
         assert SECRET.encode() not in pickle.dumps(job.for_loader(["code"]))

@@ -229,18 +229,8 @@ def collating_but_not_1004(samples: Any) -> Any:
     return list(samples)
 
 
-# Plans and their log
-
-
-def test_plans_are_kept_in_a_file_and_read_back_exactly(tmp_path: Path, start: Any) -> None:
+def test_the_last_plans_are_kept(tmp_path: Path, start: Any) -> None:
     job = job_of(tmp_path, plans_kept=2)
-    log = tmp_path / "log" / "plans.jsonl"
-    with start(job, logs=es.LogOptions(plans=log)) as service:
-        plans = [to_json(service.plan(step)) for step in range(6)]
-        assert to_json(service.plan(1)) == plans[1]
-        assert len(log.read_text().splitlines()) == 6
-    assert [to_json(es.read_log(log, step)) for step in range(6)] == plans
-    assert es.read_log(log, 6) is None
     with start(job) as service:
         service.plan(5)
         with pytest.raises(ConfigurationError, match="plan of step 1 is not kept, those from"):

@@ -186,7 +186,7 @@ def test_every_batch_is_that_of_a_replay_of_the_changes(flaky: FlakyProxy, tmp_p
     flaky.rate = 0.0
     with es.start(job, backend="local") as local:
         for each in changes:
-            local._change(each.kind, each.value, each.step, dry_run=False)
+            local._asked(each.kind, each.value, each.step)
         again = Run(local)
         for begin, size in run.meshes:
             while again.clients[0].step < begin:

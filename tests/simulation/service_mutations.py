@@ -10,6 +10,7 @@ from evenstep.service.constructor.step_fetcher import StepFetcher
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.stored_planner import StoredPlanner
+from evenstep.service.planner.strategy_steps import StrategySteps
 from evenstep.service.planner.trainer_reports import Signals
 from evenstep.service.registry.common_state import CommonState
 from evenstep.service.registry.pace import Pace
@@ -29,7 +30,7 @@ SERVICE_MUTATIONS = (
     Mutation("a planned step is planned again", Planner.plan, "step < self._step -> False"),
     Mutation(
         "carried samples are forgotten",
-        Planner._by_strategy,
+        StrategySteps.plan,
         "Windows.of(plan.carried) -> Windows.of(plan.carried[:0])",
         near=40,
     ),

@@ -39,10 +39,11 @@ import evenstep.loader
 import evenstep.processes
 import evenstep.service
 from evenstep.loader.transport import patience, peers, rank_exchange
+from evenstep.service import messages
 from evenstep.service.backends.ray import launcher, ray_service
 from evenstep.service.constructor import step_fetcher
 from evenstep.service.registry import registry, role_watch
-from evenstep.service.remote import channels, handles, requests, role_host, role_makers
+from evenstep.service.remote import channels, handles, role_host, role_makers
 from evenstep.service.source_loader import source_loader
 
 logger = logging.getLogger("evenstep")
@@ -143,10 +144,10 @@ def simulated_cluster() -> Iterator[None]:
     before = {name: sys.modules.get(name) for name in simulated_ray.MODULES}
     own_folder, tempfile.tempdir = tempfile.tempdir, tempfile.mkdtemp()  # no real job is in it
     with _simulated(_modules(evenstep.service)):
-        timer = vars(requests.WaitTimer)
+        timer = vars(messages.WaitTimer)
         own = {name: value for name, value in timer.items() if name not in vars(object)}
         per_thread = type("WaitTimer", (simulated.Local,), {**own, "__init__": timer["__init__"]})
-        for module in (handles, role_host, role_makers, requests):
+        for module in (handles, role_host, role_makers, messages):
             module.WaitTimer = per_thread  # type: ignore
         for module in (role_host, registry):
             module.Server = simulated_sockets.Server  # type: ignore

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from evenstep.mixture import DrawRecord, Mixer
+from evenstep.mixture import Mixer
 from evenstep.mixture.sample_table import Metadata, SampleTable
+from evenstep.mixture.step_draws import DrawRecord
 from evenstep.strategy.mesh import AXES, ClientPlaceTree
 
 
@@ -48,16 +49,8 @@ class Batches(Mixer):
         self.tables = tables
 
     def draw_with(self, step: int, provider: Metadata, schedule: Any = None) -> SampleTable:
-        none: dict[str, Any] = {name: {} for name in ("counts", "positions", "tokens", "bad")}
-        self.record = DrawRecord(
-            step=step,
-            samples=0,
-            weights={"a": 0.5, "b": 0.25, "c": 0.25},
-            phases=(),
-            signals=None,
-            ended=False,
-            **none,
-        )
+        weights = {"a": 0.5, "b": 0.25, "c": 0.25}
+        self.record = DrawRecord(step=step, weights=weights)
         return self.tables[step]
 
 

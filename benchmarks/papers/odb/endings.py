@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from benchmarks.papers.odb.paper import (
     BOUNDS,
     COVERAGE,
@@ -11,10 +13,16 @@ from benchmarks.papers.odb.paper import (
     OdbRule,
 )
 from benchmarks.papers.outcome import Outcome, Table
-from evenstep.tools.simulate import deal, sample_lengths, simulate
+from evenstep.tools.simulate import SimulationResult, deal, sample_lengths
+from evenstep.tools.simulate.result import measure
+from evenstep.tools.simulate.run import run_epoch
 
 PARTS = (1, 2, 20)
 """Rank 0 has one n-th of its share."""
+
+
+def _ended(policy: OdbRule, *shares: Any, **options: Any) -> SimulationResult:
+    return measure(policy, policy.cost, run_epoch(policy, *shares, **options))
 
 
 def endings(bound: Bound, seed: int) -> tuple[list[str], int]:
@@ -27,7 +35,7 @@ def endings(bound: Bound, seed: int) -> tuple[list[str], int]:
     for part in PARTS:
         shares = [equal[0][: len(equal[0]) // part], *equal[1:]]
         stop, pad = (
-            simulate(
+            _ended(
                 OdbRule(bound.max_tokens),
                 [lengths[share] for share in shares],
                 buffer_size=bound.buffer,
@@ -50,7 +58,7 @@ ENDINGS += ["one has 1/20", "pad: missing", "filler steps, 1/20"]
 def coverage(row: Coverage, seed: int) -> list[str]:
     lengths = sample_lengths(row.distribution, row.samples, seed)
     shares = deal(len(lengths), RANKS, seed)
-    result = simulate(
+    result = _ended(
         OdbRule(row.max_tokens),
         [lengths[share] for share in shares],
         buffer_size=row.buffer,

@@ -1,7 +1,8 @@
 """From samples to batches: how a sample is measured, and how a group of samples becomes tensors.
 
     labels          which labels are supervised
-    count_media     images, patches and their pairs, of a sample
+    count_media     images, patches and their pairs, of a sample; add a family of vision models
+                    here, in `media`, in `images/rules` and, for its cost, in `cost/of_model`
     trim            `Trim`: cuts off padding that samples come with
     cut             `cut`: a sample's first tokens, or a piece of it; `Fitting`: what becomes of one
                     that is too long
@@ -32,7 +33,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 # Now, as the module has the name of its function, and would replace it when imported later.
-from evenstep.batch.loss_scale import LOSS_SCALING, loss_scale, shard_loss_scale
+from evenstep.batch.loss_scale import LOSS_SCALING as LOSS_SCALING
+from evenstep.batch.loss_scale import loss_scale as loss_scale
+from evenstep.batch.loss_scale import shard_loss_scale as shard_loss_scale
 from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
@@ -59,37 +62,4 @@ if TYPE_CHECKING:
     from evenstep.batch.step_info import pop_step as pop_step
     from evenstep.protocol.receipts import StepTotals as StepTotals
 
-_HOMES = {
-    ".check": (
-        "check_packed",
-        "check_supervised",
-    ),
-    ".composition": ("Composition",),
-    ".formats": (
-        "attention_mask",
-        "block_mask",
-        "to_hugging_face",
-        "to_megatron",
-        "to_torchtitan",
-    ),
-    ".count_media": ("patches_of", "patches_of_each"),
-    ".measure": (
-        "Measure",
-        "length_of",
-        "supervised_of",
-    ),
-    ".pack": ("PackCollator",),
-    ".pad": ("PadCollator",),
-    ".prepare": ("PreparingCollator",),
-    ".step_info": (
-        "STEP_KEY",
-        "StepInfo",
-        "attach_step",
-        "pop_step",
-    ),
-    ".joining": ("unbatch",),
-    "evenstep.protocol.receipts": ("StepTotals",),
-}
-__all__ = ["LOSS_SCALING", "loss_scale", "shard_loss_scale"]
-__all__ += sorted(name for names in _HOMES.values() for name in names)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, "LOSS_SCALING", "loss_scale", "shard_loss_scale")

@@ -41,7 +41,8 @@ def columns_of(
     labels_shifted: bool = False,
 ) -> Columns:
     """Splits a group into fields. Where some samples have labels, copies of their tokens, and some
-    have none, these get their own: see `with_own_labels`.
+    have none, these get their own: see `with_own_labels`. Numbers in ``label`` or ``label_ids``
+    become ``labels``, int64 or float, as collate functions of Hugging Face make them.
 
     Args:
         media: fields that samples with ``input_ids`` may lack.
@@ -151,7 +152,18 @@ def _mapping_fields(
         column = fields.get(name, [])
         if any(labels is None for labels in column) and listed(column):
             fields[name] = _completed(name, column, samples, labels_shifted)
-    return fields
+    return _as_labels(fields)
+
+
+def _as_labels(fields: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """``label``, or else ``label_ids``, under the name that models know."""
+    name = next((name for name in LABEL_FIELDS if name in fields), "labels")
+    rows = None if name == "labels" else tensors_of(name, fields[name])
+    if not rows:
+        return fields
+    kind = torch.get_default_dtype() if rows[0].is_floating_point() else torch.int64
+    others = {other: values for other, values in fields.items() if other not in LABEL_FIELDS}
+    return {**others, "labels": [row.to(kind) for row in rows]}
 
 
 def _completed(

@@ -31,6 +31,7 @@ MEDIA_FIELDS = (
     *_PIXELS,
     "second_per_grid_ts",
     "image_sizes",
+    "target_sizes",
     "batch_num_images",
     _TILE_MASK,
     "input_features",

@@ -168,6 +168,7 @@ class PreparingCollator:
             CollateError: the samples cannot be collated.
         """
         if self.again:
+            _check_crossed(samples)
             return self.collate_fn([copy_of(sample[ROW]) for sample in samples])
         samples = [self._made(sample) for sample in samples]
         if not self.packed:
@@ -247,6 +248,7 @@ class PreparingCollator:
             ConfigurationError: ``late=True``, and pixels cannot be made late.
         """
         trial = self._tried(rows)
+        _check_crossed(trial.samples)
         if self.again:
             return self
         if trial.difference is None:
@@ -375,3 +377,16 @@ class PreparingCollator:
         else:
             logger.info("pixels are made before batches are planned: %s", why)
         return why is None
+
+
+def _check_crossed(samples: Sequence[Mapping[str, Any]]) -> None:
+    """
+    Raises:
+        CollateError: some rows have images that the model sees by cross-attention, and some none.
+    """
+    if len({"cross_attention_mask" in sample for sample in samples}) > 1:
+        raise CollateError(
+            "rows with images have a cross_attention_mask, as those of Mllama, and rows without "
+            "have none: in transformers what the model makes of these depends on whether a row "
+            "beside them has an image; give every row one, if only a small one, or leave them out"
+        )

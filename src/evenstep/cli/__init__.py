@@ -7,13 +7,13 @@ simulate   policies over given lengths
 profile    the cost of a model on the hardware at hand
 index      what opening the files of a job finds out, before the job starts
 report     what a run lost to padding, to waiting for ranks and for data, from its step log
-service    a job of the service: run it, see its status (service_text) and plans; measure its
+service    a job of the service: run it, see its status and plans; measure its
            sources and size it (service_sizing); change it (service_changes); what was seen
            (service_seen)
 ```
 
 `app` puts the commands together; demos arrive by entry points (group ``evenstep.commands``).
-Shared: `shared_options`, `user_objects` and `output`.
+Shared: `shared_options` and `output`.
 
 Standard output carries results, and with ``--json`` exactly one object; everything else goes to
 standard error. Exit code 2 means that the arguments, or the files they name, must be changed.

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from evenstep.cli.output import note, print_json, print_table, progress_bar
-from evenstep.cli.shared_options import Json
-from evenstep.cli.user_objects import load_job
+from evenstep.cli.output import note, print_figures, print_json, progress_bar
+from evenstep.cli.shared_options import Json, load_job
 from evenstep.data import Source, open_reader
 from evenstep.data.file_index import FOLDER_VARIABLE, watched
 from evenstep.data.source_files import in_threads
@@ -62,27 +61,15 @@ def command(
         watched(lambda now: show and show(now.kept + now.made, now.files)) as files,
     ):
         samples = sum(in_threads(_index, of_files))
+    figures = {
+        "sources": len(of_files),
+        "samples": samples,
+        **{name: getattr(files, name) for name in ("files", "bytes", "kept", "made")},
+    }
     if json:
-        print_json(
-            {
-                "sources": len(of_files),
-                "samples": samples,
-                "files": files.files,
-                "bytes": files.bytes,
-                "kept": files.kept,
-                "made": files.made,
-            }
-        )
+        print_json(figures)
     else:
-        rows = {
-            "sources": len(of_files),
-            "samples": samples,
-            "files": files.files,
-            "  that were in the index": files.kept,
-            "  that were read": files.made,
-            "bytes of the files": files.bytes,
-        }
-        print_table("index", {name: f"{value:,}" for name, value in rows.items()})
+        print_figures("index", figures, _ROWS)
     if files.lost:
         raise ConfigurationError(
             f"the index of {files.lost:,} files could not be written, see above; name another "
@@ -90,6 +77,16 @@ def command(
         )
     if out is not None:
         note(f"start the job with {FOLDER_VARIABLE}={out} in the environment of its loaders")
+
+
+_ROWS = {
+    "sources": ("sources", ","),
+    "samples": ("samples", ","),
+    "files": ("files", ","),
+    "  that were in the index": ("kept", ","),
+    "  that were read": ("made", ","),
+    "bytes of the files": ("bytes", ","),
+}
 
 
 @contextmanager

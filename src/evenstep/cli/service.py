@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenstep.cli.output import note, print_json
-from evenstep.cli.service_changes import Address, Name, WatchedWeights
+from evenstep.cli.output import note, print_json, print_plan, restart_text, status_line
+from evenstep.cli.service_changes import Address, Name
 from evenstep.cli.service_changes import register as register_changes
 from evenstep.cli.service_seen import seen
 from evenstep.cli.service_sizing import advise, loaders_of
-from evenstep.cli.service_text import print_plan, restart_text, status_line
-from evenstep.cli.shared_options import Json
-from evenstep.cli.user_objects import load_job
+from evenstep.cli.shared_options import Json, load_job
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
 from evenstep.files import read_json
 from evenstep.service.start_options import ServiceFaults
 
 if TYPE_CHECKING:
-    from evenstep.strategy import LoadingPlan
+    pass
 
 
 class Backend(Enum):
@@ -147,9 +145,6 @@ def run(
         Path | None,
         typer.Option(help="File for deaths, restarts and promotions, one line of JSON each."),
     ] = None,
-    plan_log: Annotated[
-        Path | None, typer.Option(help="File to write plans to, one line of JSON each.")
-    ] = None,
     seen: Annotated[
         str | None,
         typer.Option(
@@ -162,10 +157,6 @@ def run(
             help="File to which the client of rank 0 appends a line for each step, on its own "
             "machine: see `evenstep report`."
         ),
-    ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="JSON file of weights by source, which is watched: see `set-weights`."),
     ] = None,
     port: Annotated[
         int | None,
@@ -207,10 +198,9 @@ def run(
             "--address, --cpus, --placement and --detached configure Ray; leave them out with "
             "--backend processes"
         )
-    if detached is not None and (port, weights) != (None, None):
+    if detached is not None and port is not None:
         raise ConfigurationError(
-            "--port and --weights need this command to go on running; leave them out with "
-            "--detached"
+            "--port needs this command to go on running; leave it out with --detached"
         )
     if placement is not None:
         of_ray["placement"] = read_json(placement, again="give options by role, as es.start takes")
@@ -238,7 +228,7 @@ def run(
                     hung_after=hung_after,
                     warn_after=warn_after,
                 ),
-                logs=LogOptions(plans=plan_log, steps=step_log, events=events, seen=seen),
+                logs=LogOptions(steps=step_log, events=events, seen=seen),
                 **({"ray": RayOptions(**of_ray)} if backend is Backend.ray else {}),
             )
         )
@@ -248,7 +238,6 @@ def run(
         if detached is not None:
             note(f"running; it ends {detached:g} s after the last step of a trainer")
             return
-        watched = None if weights is None else WatchedWeights(weights, service.set_weights)
         note(f"running; trainers: es.Client({service.address!r}, {name!r})")
         if backend is Backend.ray:
             note(f"trainers on hosts without Ray: es.Client with a copy of {service.file}")
@@ -262,8 +251,6 @@ def run(
                         if restart not in reported:
                             note(restart_text(restart))
                     reported = last["restarts"]
-                    if watched is not None:
-                        watched.look()
                     time.sleep(_EVERY)
                     try:
                         last = service.status()
@@ -331,10 +318,6 @@ def plan(
     step: Annotated[int, typer.Option(min=0, help="Number of the step.")],
     address: Address = "auto",
     name: Name = "job",
-    log: Annotated[
-        Path | None,
-        typer.Option(help="Read the plan from this file of `run --plan-log`, not from a job."),
-    ] = None,
     json: Json = False,
 ) -> None:
     """Show the plan of a step.
@@ -345,32 +328,22 @@ def plan(
     \b
     Examples:
       evenstep service plan --step 12
-      evenstep service plan --step 12 --log plans.jsonl --json
+      evenstep service plan --name pretrain --step 12 --json
     """
-    found = _plan(step, address, name, log)
+    from evenstep.service.client.joining import attach
+
+    with attach(address, name) as service:
+        found = service.plan(step)
+    if found is None:
+        raise ConfigurationError(
+            f"there is no step {step} in job {name!r}, whose mixture ended before it"
+        )
     if json:
         from evenstep.strategy import to_json
 
         print_json(json_module.loads(to_json(found)))
     else:
         print_plan(found)
-
-
-def _plan(step: int, address: str, name: str, log: Path | None) -> LoadingPlan:
-    if log is not None:
-        from evenstep.service.planner.plan_log import read_log
-
-        if not log.is_file():
-            raise ConfigurationError(f"there is no file {log}")
-        found, where = read_log(log, step), str(log)
-    else:
-        from evenstep.service.client.joining import attach
-
-        with attach(address, name) as service:
-            found, where = service.plan(step), f"job {name!r}, whose mixture ended before it"
-    if found is None:
-        raise ConfigurationError(f"there is no step {step} in {where}")
-    return found
 
 
 @contextmanager

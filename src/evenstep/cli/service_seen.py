@@ -67,14 +67,24 @@ def seen(
         about = {"step": step} if step is not None else {"sample": sample}
         print_json({**about, "seen": _by_rank(rows) if of is None else rows, "recorded": recorded})
         return
-    for row in rows if of is not None else ():
-        print(f"step {row['step']:,}, rank {row['rank']}, {_run(row)}")
-    for each in _by_rank(rows) if of is None else ():
+    if of is None:
+        _print_step(rows)
+    else:
+        _print_sample(rows, str(sample))
+    note(f"recorded: {_text(recorded)}; the last ones may be planned and not trained on")
+
+
+def _print_step(rows: list[dict[str, Any]]) -> None:
+    for each in _by_rank(rows):
         for rank, samples in each["ranks"].items():
             print(f"rank {rank}, {_run(each)}: {' '.join(samples)}")
+
+
+def _print_sample(rows: list[dict[str, Any]], sample: str) -> None:
+    for row in rows:
+        print(f"step {row['step']:,}, rank {row['rank']}, {_run(row)}")
     if not rows:
         note(f"no step had {sample}")
-    note(f"recorded: {_text(recorded)}; the last ones may be planned and not trained on")
 
 
 def _by_rank(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

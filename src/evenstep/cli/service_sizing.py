@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from evenstep.cli.output import note, print_json
-from evenstep.cli.user_objects import load_job
+from evenstep.cli.shared_options import load_job
 from evenstep.files import read_json, write_whole
 from evenstep.strategy.loaders import LoaderLayout
 

@@ -33,10 +33,4 @@ if TYPE_CHECKING:
     from evenstep.context_parallel.prepared_sharding import PreparedSharding as PreparedSharding
     from evenstep.context_parallel.prepared_sharding import prepare as prepare
 
-_HOMES = {
-    ".batch_shards": ("document_lengths", "shard_batch", "unshard"),
-    ".causal_attention": ("attention",),
-    ".prepared_sharding": ("PreparedSharding", "prepare"),
-}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -45,19 +45,8 @@ if TYPE_CHECKING:
     from evenstep.data.reader import StoredSample as StoredSample
     from evenstep.data.reader_kinds import open_reader as open_reader
     from evenstep.data.reader_kinds import open_readers as open_readers
-    from evenstep.data.shard_order import SampleLocation as SampleLocation
     from evenstep.data.shard_order import ShardOrder as ShardOrder
     from evenstep.data.source import Source as Source
     from evenstep.data.split_documents import SplitDocuments as SplitDocuments
 
-_HOMES = {
-    ".block_cache": ("BlockCache", "CacheCounts"),
-    ".mixed": ("Mixture",),
-    ".reader": ("SourceReader", "StoredSample"),
-    ".reader_kinds": ("open_reader", "open_readers"),
-    ".shard_order": ("SampleLocation", "ShardOrder"),
-    ".source": ("Source",),
-    ".split_documents": ("SplitDocuments",),
-}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

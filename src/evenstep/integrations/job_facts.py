@@ -6,7 +6,7 @@ known. It is estimated from a few samples: their lengths are dealt to ranks and 
 policy, as `evenstep simulate` does. Training ends where the data ends, not where the estimate does.
 
 `StepValues` is what is logged beside the loss: padding, imbalance, composition, tokens and slow
-ranks of the steps since the last log.
+ranks of the steps since the last log. `MeanLoss` is the loss of an evaluation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from evenstep.arrays import Int64Array
 from evenstep.batch.composition import Composition
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError, EvenstepError, described
-from evenstep.integrations.rank_values import by_rank_0
+from evenstep.integrations.rank_values import by_rank_0, of_all_ranks
 from evenstep.loader.dataloader import DataLoader
 from evenstep.tools.simulate.run import deal, simulate
 
@@ -203,3 +203,25 @@ class StepValues:
             values["patches_per_step"] = self._patches / self._steps
         self._clear()
         return values
+
+
+class MeanLoss:
+    """The loss of an evaluation: the mean over what its batches weigh, on all ranks."""
+
+    def __init__(self) -> None:
+        self._weighted: list[tuple[torch.Tensor, int]] = []
+
+    def add(self, loss: torch.Tensor, weight: int) -> None:
+        """Takes the mean over a batch of this rank.
+
+        Args:
+            weight: tokens that it is over; 0 for a filler, whose loss may be NaN.
+        """
+        if weight:
+            self._weighted.append((loss.detach(), weight))
+
+    def of_all_ranks(self) -> float:
+        """All ranks call it, and find the same."""
+        own = [(loss.item() * weight, weight) for loss, weight in self._weighted]
+        sums, weights = zip(*of_all_ranks([sum(each) for each in zip(*own)] or [0.0, 0]))
+        return float(sum(sums) / max(sum(weights), 1))

@@ -17,7 +17,10 @@ threads of the trainer process.
 Samples and batches travel through recycled shared memory, decisions as small messages in pipes.
 All three processes use transport/, where these and the exchange thread are. start/ starts batchers.
 learning/ finds out what the job is like before its first pass, in a process made for it. resume/
-has the order of samples, and states.
+has the order of samples, and states; `resume/state_schema` lists all that a saved state has.
+
+A rank that is killed is noticed by `transport/lifelines`, a batcher by `batcher/batcher_handles`,
+and a worker by the batcher, see `workers/worker_start`.
 
 The files of this folder, in reading order:
 
@@ -34,13 +37,14 @@ The files of this folder, in reading order:
     memory_watch   what fits in memory, found while training
     threads        `GuardedThread`: a thread that never ends in silence
     torch_loader   `wrap`: takes over a torch DataLoader
+    schedule       `follow_progress`: learning rates by the share of training that is done
     row_order      what its samplers and batch samplers yield, and whether for all ranks or for one
 """
 
 from evenstep.loader.dataloader import DataLoader
-from evenstep.loader.iterator import StepIterator
 from evenstep.loader.options import Faults, Memory, SampleCounts
 from evenstep.loader.resume.state import merge_states, read_states
+from evenstep.loader.schedule import follow_progress
 from evenstep.loader.torch_loader import wrap
 
 __all__ = [
@@ -48,7 +52,7 @@ __all__ = [
     "Faults",
     "Memory",
     "SampleCounts",
-    "StepIterator",
+    "follow_progress",
     "merge_states",
     "read_states",
     "wrap",

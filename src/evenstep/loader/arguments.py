@@ -255,7 +255,7 @@ def resolve_start_method(context: Any) -> str | None:
 
 _LIGHTNING = (
     "from evenstep.integrations import lightning as even; even.fit(trainer, module, loader); a "
-    "train_dataloader, and a list or dictionary of loaders, has even.loader(loader)"
+    "loader of a module, or in a list or dictionary, is even.loader(loader)"
 )
 _LINES = {
     "lightning": _LIGHTNING,
@@ -282,9 +282,9 @@ def refuse_trainers(frame: FrameType | None) -> None:
     trainer = module.partition(".")[0]
     if trainer in _LINES:
         raise ConfigurationError(
-            f"{trainer} was given an evenstep.DataLoader as it is. To evaluate, give it torch's "
-            "DataLoader, as evenstep's repeats samples where a rank has none left. To train, where "
-            f"it would not scale its losses, write: {_LINES[trainer]}"
+            f"{trainer} was given an evenstep.DataLoader as it is, and would neither scale its "
+            "losses nor leave out what is repeated where a rank has no samples left; write: "
+            f"{_LINES[trainer]}"
         )
 
 

@@ -42,7 +42,7 @@ from evenstep.loader.notices import Notices
 from evenstep.loader.options import Faults, LoaderOptions, Memory, SampleCounts
 from evenstep.loader.own_time import OwnTime
 from evenstep.loader.resume.epoch_cursor import EpochCursor
-from evenstep.loader.resume.epochs import Epochs, StepCount
+from evenstep.loader.resume.epochs import Epochs
 from evenstep.loader.resume.resumption import job_of, resumption, with_chunk_size
 from evenstep.loader.resume.state import to_dict
 from evenstep.loader.row_order import resolve_batch_sampler
@@ -246,7 +246,6 @@ class DataLoader(LoaderAttributes):
             mixed=mixed,
         )
         self._cursor = EpochCursor(self._epochs, labels)
-        self._step_count = StepCount(self._epochs)
         # What runs.
         self._runtime = LoaderRuntime(group)
         self._job = JobLearning(self._runtime.ask)
@@ -370,7 +369,6 @@ class DataLoader(LoaderAttributes):
         self._cursor.note_step(step, message)
         if self._watch is not None:
             self._watch.handed_out(step, self._cursor.fit)
-        self._step_count.note(step)
         if message.paces is not None:
             self._own_time.compare(message.paces)
             if not step.rank:
@@ -381,7 +379,8 @@ class DataLoader(LoaderAttributes):
             self._notices.supervision(step)
         if message.new_round is not None:
             self._notices.bad(message.new_round.bad)
-            self._notices.round(step, message.new_round)
+            if torch.is_grad_enabled():  # an evaluation teaches nothing
+                self._notices.round(step, message.new_round)
             if not step.rank and not step.context_rank:
                 same = message.new_round.same_rows
                 self._notices.same_rows(same, self.sampler, self.dataset)
@@ -474,19 +473,12 @@ class DataLoader(LoaderAttributes):
         dataset or sampler.
 
         Raises:
-            TypeError: the number depends on lengths that are not known yet; see `estimated_steps`.
+            TypeError: the number depends on lengths that are not known yet.
             ConfigurationError: a trainer asks, without its integration.
         """
         frame = inspect.currentframe()
         refuse_trainers(frame and frame.f_back)
-        return self._step_count.exact(self.world_size)
-
-    @property
-    def estimated_steps(self) -> int | None:
-        """Steps of a whole pass, estimated from the mean samples per step so far. None before the
-        first step, and where the number of samples is unknown. For progress bars and learning
-        rates: the loop ends when the loader does."""
-        return self._step_count.estimate(self.world_size)
+        return self._epochs.steps(self.world_size)
 
     # What the job is like
 
@@ -581,7 +573,7 @@ class DataLoader(LoaderAttributes):
         epoch, labels = self.epoch, self.labels
         self._options = replace(self._options, policy=policy)
         self._epochs = replace(self._epochs, policy=policy)
-        self._cursor, self._step_count = EpochCursor(self._epochs, labels), StepCount(self._epochs)
+        self._cursor = EpochCursor(self._epochs, labels)
         self._cursor.set_epoch(epoch, under_way=False)
         if self._job.asked:
             self.learn()  # the size of updates depends on the cost

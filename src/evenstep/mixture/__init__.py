@@ -8,7 +8,8 @@ weights of each step. In a job of the service that is what the strategy passes t
                    reports; add one here
     mixture_options  all arguments of a mixture, checked; what happens when a source ends;
                    `LengthCurriculum`: the longest sample of each step
-    mixer          `Mixer`: draws one step after the other, and resumes; read it first
+    mixer          `Mixer`: applies the weights: draws one step after the other, and resumes; read
+                   it first
 
 One draw, from weights to samples:
 
@@ -18,12 +19,10 @@ One draw, from weights to samples:
     source_queues  the next samples of each source, and which of them wait
     step_draws     pattern and queues -> the draws of the step
     state          what is carried to the next step, and its saved form
-    record         what a plan log keeps of a step, and the draws recovered from it
 """
 
 from evenstep.mixture.mixer import Mixer
 from evenstep.mixture.mixture_options import LengthCurriculum
-from evenstep.mixture.record import DrawRecord, redrawn
 from evenstep.mixture.schedules import (
     Constant,
     FeedbackSchedule,
@@ -36,7 +35,6 @@ from evenstep.mixture.schedules import (
 
 __all__ = [
     "Constant",
-    "DrawRecord",
     "FeedbackSchedule",
     "LengthCurriculum",
     "Mixer",
@@ -45,5 +43,4 @@ __all__ = [
     "Schedule",
     "Staged",
     "WarmUp",
-    "redrawn",
 ]

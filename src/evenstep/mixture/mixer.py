@@ -5,8 +5,7 @@
                              token_shares)
 
 Nothing here knows of ranks, loaders or clocks. All that was drawn before is in the state, so a
-mixture that loads it draws what this one would; and the record of a step is enough to draw it
-again.
+mixture that loads it draws what this one would.
 """
 
 from __future__ import annotations
@@ -20,24 +19,21 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array
-from evenstep.errors import ConfigurationError, MismatchError
+from evenstep.errors import ConfigurationError
 from evenstep.mixture.mixture_options import REPEAT, LengthCurriculum, Options
-from evenstep.mixture.pattern import shuffled
-from evenstep.mixture.record import DrawRecord, Phase, runs_of
+from evenstep.mixture.pattern import runs_of, shuffled
 from evenstep.mixture.sample_table import Metadata, SampleTable
 from evenstep.mixture.schedules import (
     ByHand,
-    FeedbackSchedule,
     Past,
     Schedule,
     Weights,
     as_schedule,
-    check_weights,
     in_order,
 )
-from evenstep.mixture.source_queues import UNKNOWN, SourceQueues, Taken, by_source
+from evenstep.mixture.source_queues import UNKNOWN, SourceQueues, by_source
 from evenstep.mixture.state import MixtureState
-from evenstep.mixture.step_draws import StepDrawer, StepDraws, check_reachable
+from evenstep.mixture.step_draws import DrawRecord, StepDrawer, StepDraws, check_reachable
 from evenstep.mixture.token_shares import deficit_after
 
 
@@ -125,19 +121,23 @@ class Mixer:
         """Whether the mixture has ended by its stop rule and draws nothing more."""
         return self._state.ended
 
-    def weights_at(self, step: int) -> Weights:
+    def weights_at(self, step: int, by_hand: ByHand | None = None) -> Weights:
         """Weights with which the last step was drawn; for another step, those of the schedule.
+
+        Args:
+            by_hand: None is `Mixer.by_hand`.
 
         Raises:
             ConfigurationError: the weights are refused; the error names the step.
         """
         if self.record is not None and self.record.step == step:
             return self.record.weights
-        return self._weights(self.by_hand.over(self.options.schedule), step)
+        by_hand = self.by_hand if by_hand is None else by_hand
+        return self._weights(by_hand.over(self.options.schedule), step)
 
     def report(self, **signals: Any) -> None:
         """Takes what trainers measured, for a `FeedbackSchedule`: ``loss_by_source={"web": 2.1}``.
-        Signals take effect from the next draw on, and are recorded with it.
+        Signals take effect from the next draw on.
 
         Raises:
             ConfigurationError: a signal cannot be written as JSON.
@@ -165,11 +165,8 @@ class Mixer:
     def draw_with(
         self, step: int, provider: Metadata, schedule: Schedule | Weights | Any = None
     ) -> SampleTable:
-        """As `draw`, by another schedule's weights for this step; None is the mixture's own. They
-        are recorded and replayed as any others.
-
-        Raises:
-            ConfigurationError, SampleError: as `draw` does.
+        """As `draw`, by another schedule's weights for this step; None is the         Raises:
+        ConfigurationError, SampleError: as `draw` does.
         """
         if self.record is not None and self.record.step == step:
             assert self._last is not None
@@ -182,38 +179,13 @@ class Mixer:
         if step != self.step:
             raise ConfigurationError(
                 f"step {step} cannot be drawn now: step {self.step} is next, since each step "
-                "continues the one before; load the state of that step, or see redrawn"
+                "continues the one before; load the state of that step"
             )
         self._drawn_by = schedule
         schedule = self.options.schedule if schedule is None else as_schedule(schedule)
-        signals = self._state.signals if isinstance(schedule, FeedbackSchedule) else None
         schedule = self.by_hand.over(schedule)
         self.peaks = schedule.peaks()
-        return self._draw(self._weights(schedule, step), provider, signals, self.peaks)
-
-    def replay(self, record: DrawRecord, provider: Metadata) -> SampleTable:
-        """Draws the next step again as it was recorded, without the schedule or signals.
-
-        Raises:
-            MismatchError: the record is of another step, or the same samples are not drawn.
-        """
-        if record.step != self.step:
-            raise MismatchError(
-                f"the record is of step {record.step}, and step {self.step} is next; replay the "
-                "records from the state's step on, in order"
-            )
-        before = self._state
-        if record.signals is not None:
-            self._state = before.with_signals(record.signals)
-        weights = check_weights(record.weights, "recorded weights")
-        table = self._draw(weights, provider, record.signals)
-        if self.record != record:
-            self._state, self.record, self._last = before, None, None
-            raise MismatchError(
-                f"step {record.step} was recorded with other samples than are drawn now; sources, "
-                "their order, and the options of the mixture must be as they were"
-            )
-        return table
+        return self._draw(self._weights(schedule, step), provider)
 
     # State
 
@@ -253,23 +225,21 @@ class Mixer:
         self,
         weights: Weights,
         provider: Metadata,
-        signals: Mapping[str, Any] | None,
-        peaks: Mapping[str, float] | None = None,
     ) -> SampleTable:
         options, state = self.options, self._state
         active = self._active_weights(weights)
         queues = self._queues(provider, active > 0)
-        drawn = StepDraws(sources=np.empty(0, np.int64), phases=[], lacking=[], ended=True)
+        drawn = StepDraws(sources=np.empty(0, np.int64), lacking=[], ended=True)
         if active.any():
             drawn = StepDrawer.of(options, state, active, queues).run()
-        check_reachable(drawn, queues, options, state, peaks)
+        check_reachable(drawn, queues, options, state, self.peaks)
         counts = np.bincount(drawn.sources, minlength=len(self.sources))  # [sources]
         taken = queues.taken(counts)
         table = self._in_drawn_order(drawn.sources, taken.samples)
         summed = np.bincount(table.source, options.tokens(table), len(self.sources))
         tokens = summed.astype(np.int64)  # [sources]
         given = tokens if options.by == "tokens" else counts
-        self.record = self._record(weights, drawn, taken, counts, tokens, signals)
+        self.record = DrawRecord(step=state.step, weights=weights, bad=self._runs(taken.bad))
         self._last = table
         self._state = state.after(
             weights=weights,
@@ -303,29 +273,6 @@ class Mixer:
             admission=options.admission(state.step),
             remaining=remaining,
             endless=options.repeats,
-        )
-
-    def _record(
-        self,
-        weights: Weights,
-        drawn: StepDraws,
-        taken: Taken,
-        counts: Int64Array,
-        tokens: Int64Array,
-        signals: Mapping[str, Any] | None,
-    ) -> DrawRecord:
-        named = self.options.named
-        return DrawRecord(
-            step=self._state.step,
-            samples=self.options.samples_per_step,
-            weights=weights,
-            counts=named(counts),
-            positions=self._runs(taken.samples),
-            tokens=named(tokens),
-            phases=tuple(Phase(begin, named(shares)) for begin, shares in drawn.phases),
-            signals=None if signals is None else dict(signals),
-            ended=drawn.ended,
-            bad=self._runs(taken.bad),
         )
 
     def _runs(self, samples: SampleTable) -> dict[str, tuple[tuple[int, int], ...]]:

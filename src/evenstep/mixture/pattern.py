@@ -19,7 +19,9 @@ version of NumPy changes it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -149,3 +151,45 @@ def _reversed(value: UInt64Array) -> UInt64Array:
     """Each number with its bits in reverse order."""
     reversed_numbers: UInt64Array = _REVERSED_BYTE[value.byteswap().view(np.uint8)].view(np.uint64)
     return reversed_numbers
+
+
+def sequence(
+    seed: int,
+    step: int,
+    count: int,
+    phases: Sequence[tuple[int, Float64Array]],
+    *,
+    samples: int | None,
+) -> Int64Array:
+    """[count] sources of a step's first draws, before they are shuffled.
+
+    Args:
+        phases: first draw of each, and [sources] shares from there on.
+        samples: draws of the whole step; None if that is not known in advance.
+    """
+    at = points(seed, step, count) if samples is None else even_points(seed, step, samples)[:count]
+    ends = [*(begin for begin, _ in phases), count]
+    parts = [
+        labels(at[begin:end], shares) for (begin, end), (_, shares) in zip(pairwise(ends), phases)
+    ]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def runs_of(positions: Int64Array, counts: Int64Array) -> list[tuple[tuple[int, int], ...]]:
+    """[groups] ascending positions as runs (first, last + 1).
+
+    ``runs_of([3, 4, 7, 0, 1], [3, 2])`` is ``[((3, 5), (7, 8)), ((0, 2),)]``.
+
+    Args:
+        positions: [sum of counts] of one group after the other.
+        counts: [groups] positions of each, at least 1.
+    """
+    ends = counts.cumsum()
+    new_run = np.ones(len(positions), np.bool_)  # [sum of counts]
+    new_run[1:] = np.diff(positions) != 1
+    new_run[ends[:-1]] = True
+    begins = np.flatnonzero(new_run)  # [runs]
+    lasts = np.append(begins, len(positions))[1:] - 1  # [runs]
+    spans = list(zip(positions[begins].tolist(), (positions[lasts] + 1).tolist()))
+    cuts = [0, *begins.searchsorted(ends).tolist()]
+    return [tuple(spans[a:b]) for a, b in pairwise(cuts)]

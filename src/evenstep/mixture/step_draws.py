@@ -14,8 +14,8 @@ Six draws of sources a, b and c with shares 2 : 1 : 1, stop="all_exhausted", one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import SampleError
 from evenstep.mixture.mixture_options import ALL_EXHAUSTED, ALL_REPEATED, FIRST_EXHAUSTED, Options
-from evenstep.mixture.record import sequence
+from evenstep.mixture.pattern import sequence
 from evenstep.mixture.source_queues import SourceQueues, by_source
 from evenstep.mixture.state import MixtureState
 from evenstep.mixture.token_shares import draw_shares, expected_shares
@@ -40,12 +40,22 @@ class StepDraws:
 
     sources: Int64Array
     """[draws] the source of each."""
-    phases: list[tuple[int, Float64Array]]
-    """First draw, and [sources] shares of the pattern from there on."""
     lacking: list[int]
     """Sources that had no sample left for a draw of theirs."""
     ended: bool
     """Whether the mixture ends with this step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawRecord:
+    """What was drawn for a step."""
+
+    step: int
+    weights: Mapping[str, float]
+    """As the schedule gave them."""
+    bad: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    """By source, the positions of samples that were passed over because they cannot be used, as
+    runs (first, last + 1)."""
 
 
 @dataclass(kw_only=True)
@@ -124,7 +134,7 @@ class StepDrawer:
                         phases.pop()
                     phases.append((length, shares))
                     continue
-            return self._cut_at_end(drawn[:length], phases, empty)
+            return self._cut_at_end(drawn[:length], empty)
 
     def _available(self, drawn: Int64Array) -> tuple[int, int | None]:
         """How many draws find a sample, and the source that the next one lacks; None if all do."""
@@ -176,11 +186,9 @@ class StepDrawer:
                 return rest
         return None
 
-    def _cut_at_end(
-        self, drawn: Int64Array, phases: list[tuple[int, Float64Array]], lacking: list[int]
-    ) -> StepDraws:
+    def _cut_at_end(self, drawn: Int64Array, lacking: list[int]) -> StepDraws:
         end = self._end(drawn)
-        return StepDraws(sources=drawn[:end], phases=phases, lacking=lacking, ended=end is not None)
+        return StepDraws(sources=drawn[:end], lacking=lacking, ended=end is not None)
 
     def _end(self, drawn: Int64Array) -> int | None:
         """How many draws there are until the mixture ends; None if it does not in this step."""

@@ -10,7 +10,8 @@ groups                groups as two arrays, formed under a token budget, aligned
 policies/             policies that see a window: `Even`, the default, and four others; a new policy
                       goes here, and its name into `policies.by_name`
 too_long              samples that are longer than a group may be, and what becomes of them
-fit                   how many tokens a group may have, found while training
+fit                   how many tokens a group may have under ``max_tokens="auto"``, by what
+                      `loader/memory_watch` measures and ranks agree on in `protocol/agreed`
 update_size           how many groups an optimizer update has, and how large they are
 epoch                 which samples of an epoch are left, for any number of ranks
 packing/              documents to micro-batches of equal cost: the policy `WorkloadPacking`
@@ -50,24 +51,4 @@ if TYPE_CHECKING:
     from evenstep.plan.policy import Proposal as Proposal
     from evenstep.plan.policy import Window as Window
 
-_HOMES = {
-    ".groups": ("Groups",),
-    ".packing": (
-        "DocumentCost",
-        "WorkloadPacking",
-    ),
-    ".pipeline": ("PipelineSchedule",),
-    ".policies.even": ("Even",),
-    ".policies.fixed_batch": ("FixedBatch",),
-    ".policies.pool_sort": ("PoolSort",),
-    ".policies.sequence_packing": ("SequencePacking",),
-    ".policies.token_budget": ("TokenBudget",),
-    ".policy": (
-        "Plan",
-        "Policy",
-        "Proposal",
-        "Window",
-    ),
-}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

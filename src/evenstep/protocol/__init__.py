@@ -1,5 +1,8 @@
 """The messages that ranks exchange, without I/O: bytes go out, all ranks' bytes come in.
 
+No rank is sent its plan: each plans its own part of a round, by a policy and the proposals of all.
+In the service one planner plays all ranks, and sends the plan to the Data Constructors.
+
 A `RankProtocol` is one rank in one epoch. All ranks are in the same state; each state ends with one
 exchange, in which every rank sends one message and receives those of all ranks:
 
@@ -31,14 +34,14 @@ In reading order:
     epoch_options    `EpochOptions`, what all ranks have in common
     rank_protocol    `RankProtocol`, the state machine
     all_ranks        `AllRanks`, every rank's machine in one place: what a centre plans with
-    rank_round       one rank's part of a round: window, proposal, planned steps
+    rank_round       one rank's part of a round: window, proposal, planned steps; samples lent to
+                     ranks that have none to run zero-loss steps with
     agreed           what ranks agree on from round to round, of what was measured
     slow_ranks       which ranks need more time than their work explains
     window_buffer    the samples that a rank has received and not yet emitted; `RoundStart`
     window_size      how many samples a window should hold
     dealt_windows    windows of ranks that share one stream, dealt out on demand
     look_ahead       windows of ranks that each have a fixed share
-    lending          samples lent to ranks that have none to run zero-loss steps with
     planned_step     `PlannedStep` and the tables of its round
     receipts         what a rank sends of its steps, and totals of all, as each rank learns them
     bodies           hello, proposal and receipt as bytes
@@ -46,7 +49,7 @@ In reading order:
 """
 
 from evenstep.protocol.epoch_options import EXHAUSTED_MODES, EpochOptions
-from evenstep.protocol.planned_step import PlannedStep, SettledRound
+from evenstep.protocol.planned_step import PlannedStep
 from evenstep.protocol.rank_protocol import RankProtocol
 from evenstep.protocol.window_buffer import RoundStart
 
@@ -56,5 +59,4 @@ __all__ = [
     "PlannedStep",
     "RankProtocol",
     "RoundStart",
-    "SettledRound",
 ]

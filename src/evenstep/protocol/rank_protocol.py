@@ -45,10 +45,9 @@ from evenstep.plan.value_checks import check_at_least
 from evenstep.protocol.agreed import Agreed
 from evenstep.protocol.dealt_windows import DealtWindows
 from evenstep.protocol.epoch_options import EpochOptions
-from evenstep.protocol.lending import Lending
 from evenstep.protocol.look_ahead import LookAhead
 from evenstep.protocol.planned_step import PlannedStep
-from evenstep.protocol.rank_round import RankRound
+from evenstep.protocol.rank_round import Lending, RankRound
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import COLUMNS, RoundStart, WindowBuffer
 from evenstep.protocol.window_size import WindowSize

@@ -1,4 +1,10 @@
-"""One rank's part of one round: the window it began with, its proposal, and the steps it plans."""
+"""One rank's part of one round: the window it began with, its proposal, and the steps it plans.
+
+`Lending` is about filler samples: what ranks run zero-loss steps with once they have no samples
+left for a step. A rank keeps one of its own samples for that. A rank that has finished without ever
+receiving one says so in its proposal; then the first rank that still has samples sends its shortest
+with its receipt, before any of the round's steps is known.
+"""
 
 from __future__ import annotations
 
@@ -174,3 +180,36 @@ def check_positions(policy: Policy, plan: Plan, count: int) -> Int64Array:
     if planned.min() < 0 or planned.max() >= count or np.bincount(planned).max() > 1:
         raise InvariantError(f"{policy.name} planned a sample twice, or one not in the window")
     return planned
+
+
+class Lending:
+    """One rank's side: whether it lends or borrows a sample in the round that is being settled."""
+
+    def __init__(self, *, rank: int, has_sample: bool) -> None:
+        self._rank = rank
+        self.has_sample = has_sample
+        """Whether this rank has a filler sample, its own or a borrowed one."""
+        self.borrowed = b""
+        """A sample that another rank lent to this one; empty if none."""
+        self.lent = b""
+        """The sample that this rank lends in this round; empty if none."""
+        self.lender: int | None = None
+        """The rank that lends one in this round; None where no rank needs one."""
+
+    def begin(self, heads: ProposalHeads) -> None:
+        """Finds out from all ranks' proposals which rank has to lend in this round."""
+        asked = heads.lacks_filler_sample.any() and not heads.finished.all()
+        self.lender = int(heads.finished.argmin()) if asked else None
+        self.lent = b""
+
+    def due(self, start: RoundStart) -> int | None:
+        """Arrival number of the sample that this rank has still to lend: its shortest."""
+        if self.lender != self._rank or self.lent:
+            return None
+        return int(start.numbers[start.columns[0].argmin()])
+
+    def end(self, lent: bytes) -> None:
+        """Borrows the sample that a rank lent in its receipt, if this rank has none."""
+        if not self.has_sample:
+            self.borrowed = lent
+            self.has_sample = bool(lent)

@@ -90,16 +90,7 @@ def bring_embeddings(
         needed = flat.requires_grad and torch.is_grad_enabled()
         head[1:] = int(needed), _TYPES.index(flat.dtype), flat.shape[1]
     heads, their_rows = swap.sizes(head, rows[sent.images], sent.counts, received.counts)
-    for rank in np.flatnonzero(heads[:, 0]).tolist():
-        raise SampleError(f"rank {rank} of the group has {_PROBLEMS[heads[rank, 0]]}")
-    kind, width = heads[:, 2:].max(axis=0).tolist()
-    same = np.isin(heads[:, 2], (-1, kind)) & np.isin(heads[:, 3], (-1, width))
-    if not same.all():
-        rank = int(same.argmin())
-        raise SampleError(
-            f"rank {rank} of the group has embeddings of {_TYPES[heads[rank, 2]]} and width "
-            f"{heads[rank, 3]}, and another has {_TYPES[kind]} or width {width}; make them alike"
-        )
+    kind, width = _agreed(heads)
     if flat is None:
         flat = torch.zeros(0, max(width, 0), dtype=_TYPES[max(kind, 0)], device=swap.device)
     if torch.is_grad_enabled() and (heads[:, 1].any() or kind < 0) and not flat.requires_grad:
@@ -111,6 +102,28 @@ def bring_embeddings(
     ordered = arrived[_rows_of(received.arrival, their_rows).to(swap.device)].to(flat.device)
     micro_batch_rows = _sums(their_rows[received.arrival], received.micro_batches)
     return list(ordered.split(micro_batch_rows))
+
+
+def _agreed(heads: Int64Array) -> tuple[int, int]:
+    """The type, by number, and width of all ranks' embeddings; -1 if none has any.
+
+    Args:
+        heads: [ranks, 4] problem, whether it needs a backward, type and width of each.
+
+    Raises:
+        SampleError: a rank has a problem, or they differ.
+    """
+    for rank in np.flatnonzero(heads[:, 0]).tolist():
+        raise SampleError(f"rank {rank} of the group has {_PROBLEMS[heads[rank, 0]]}")
+    kind, width = heads[:, 2:].max(axis=0).tolist()
+    same = np.isin(heads[:, 2], (-1, kind)) & np.isin(heads[:, 3], (-1, width))
+    if not same.all():
+        rank = int(same.argmin())
+        raise SampleError(
+            f"rank {rank} of the group has embeddings of {_TYPES[heads[rank, 2]]} and width "
+            f"{heads[rank, 3]}, and another has {_TYPES[kind]} or width {width}; make them alike"
+        )
+    return kind, width
 
 
 class _Swap:

@@ -13,7 +13,7 @@ folders, in reading order, are named after the process in which their code runs:
     start_options.py its options: faults, logs and Ray
     job/             `Job`: sources, mesh, strategy and options; what every role is made from
     source_loader/   Source Loader: one process for some sources, or for a part of one
-    planner/         Planner: one process; its states and its log
+    planner/         Planner: one process; its states, and what happens when it dies
     constructor/     Data Constructor: one process for some data-parallel groups
     client/          the client in each trainer process
     registry/        the registry of a running job: finds and watches roles
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from evenstep.service.messages import LocalHandle as LocalHandle
     from evenstep.service.messages import Reply as Reply
     from evenstep.service.planner.loader_pool import LoaderPool as LoaderPool
-    from evenstep.service.planner.plan_log import read_log as read_log
     from evenstep.service.planner.planner import Planner as Planner
     from evenstep.service.planner.store.run_store import stored_state as stored_state
     from evenstep.service.sizing.job_profile import JobProfile as JobProfile
@@ -78,32 +77,4 @@ if TYPE_CHECKING:
     from evenstep.service.status_http import StatusEndpoint as StatusEndpoint
     from evenstep.strategy.loaders.loader_layout import SourceStripe as SourceStripe
 
-_HOMES = {
-    ".client.rank_client": ("RankClient",),
-    ".job.collators": ("vision_fields",),
-    ".constructor.data_constructor": ("DataConstructor",),
-    ".messages": ("Handle", "LocalHandle", "Reply"),
-    ".job.job": ("Job", "Strategy"),
-    ".planner.loader_pool": ("LoaderPool",),
-    ".backends.local": ("LocalService",),
-    ".job.job_options": ("Mesh", "DrawOptions", "MeasureOptions", "ServiceMemory"),
-    ".planner.plan_log": ("read_log",),
-    ".planner.planner": ("Planner",),
-    ".client.joining": ("Client", "attach"),
-    ".job.sample_measure": ("SUPERVISED",),
-    ".client.service_step": ("ServiceStep", "StepDelivery", "SubplanStep"),
-    ".sizing.job_profile": ("JobProfile", "profile"),
-    ".sizing.loader_planning": ("plan_loaders", "LoaderScaling"),
-    ".job.source_layout": ("SourceLayout", "LoaderJob"),
-    ".source_loader.source_loader": ("SourceLoader",),
-    ".source_loader.staged_steps": ("Fetched",),
-    ".startup": ("start",),
-    ".planner.store.run_store": ("stored_state",),
-    ".start_options": ("ServiceFaults", "LogOptions", "RayOptions"),
-    ".status_http": ("StatusEndpoint",),
-    "evenstep.data.block_cache": ("BlockCache",),
-    "evenstep.data.source": ("Source",),
-    "evenstep.strategy.loaders.loader_layout": ("SourceStripe",),
-}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -5,12 +5,15 @@ the answer. Within a process a handle just calls the object; between processes i
 `send_all` sends several messages as one, since each message between processes has a fixed cost.
 
 Roles call in one direction only (clients call constructors, constructors call the planner and
-loaders, the planner calls loaders), so no two roles ever wait for each other.
+loaders, the planner calls loaders), so no two roles ever wait for each other. `WaitTimer` says how
+long a role has waited for others.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 P = ParamSpec("P")
@@ -108,3 +111,44 @@ class LocalHandle:
         return LocalReply(
             lambda: [getattr(self._role, name)(*args, **named) for name, args, named in messages]
         )
+
+
+@dataclass(frozen=True)
+class Request:
+    """A message, as warnings show it."""
+
+    message: str
+    step: int | None = None
+    source: str | None = None
+
+    @classmethod
+    def of(cls, message: Message) -> Request:
+        method, arguments, _ = message
+        first = arguments[0] if arguments else None
+        if isinstance(first, str):
+            return cls(method, source=first)
+        second = arguments[1] if len(arguments) > 1 else None
+        if method in ("release", "common_state") and isinstance(second, int):
+            first = second  # of a client: rank and step
+        step = getattr(first, "step", first)
+        return cls(method, step=step if isinstance(step, int) else None)
+
+    def __str__(self) -> str:
+        if self.step is not None:
+            return f"{self.message!r} of step {self.step:,}"
+        return f"{self.message!r}" + (f" of source {self.source!r}" if self.source else "")
+
+
+class WaitTimer(threading.local):
+    """Seconds that the message being handled has waited for other roles, by the message sent to
+    them. Each thread has its own."""
+
+    def __init__(self) -> None:
+        self.waited: dict[str, float] = {}
+
+    def reset(self) -> None:
+        """Begins another message."""
+        self.waited = {}
+
+    def add(self, what: str, seconds: float) -> None:
+        self.waited[what] = self.waited.get(what, 0.0) + seconds

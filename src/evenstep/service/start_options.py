@@ -48,7 +48,6 @@ class LogOptions:
     nothing.
 
     Args:
-        plans: each step's plan, on the planner's machine; see `read_log`.
         steps: each step of the client of rank 0, on the machine where that rank trains;
             ``evenstep report`` shows it.
         events: deaths, restarts, promotions and scaling; on Ray on the registry's machine.
@@ -57,7 +56,6 @@ class LogOptions:
             reads them.
     """
 
-    plans: str | os.PathLike[str] | None = None
     steps: str | os.PathLike[str] | None = None
     events: str | os.PathLike[str] | None = None
     seen: str | os.PathLike[str] | None = None

@@ -74,7 +74,7 @@ def start(
             `stored_state`. On Ray all machines must see it; without it, the service keeps states in
             a temporary folder on this machine, for a planner that restarts.
         faults: what happens when processes die, hang or take too much memory; not for "local".
-        logs: files that are written; only `LogOptions.plans` and `seen` for "local".
+        logs: files that are written; only `LogOptions.seen` for "local".
         ray: how the service runs on Ray; only for "ray".
 
     Raises:

@@ -22,7 +22,6 @@ from evenstep.mixture.sample_table import (
     BufferedMetadata,
     BulkMetadata,
     Metadata,
-    SampleId,
     SampleTable,
 )
 from evenstep.strategy.assignment import Assignment
@@ -40,7 +39,6 @@ __all__ = [
     "LoaderTask",
     "LoadingPlan",
     "Metadata",
-    "SampleId",
     "SampleTable",
     "from_json",
     "to_json",

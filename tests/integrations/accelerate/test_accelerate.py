@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from launched_rank import as_rank
 from ranks import Rank, run
 from script_jobs import torchrun
 from tiny_model import TinyModel
+from torch.optim.lr_scheduler import LambdaLR
 from update_checks import (
     DOCUMENTS,
     SIZES,
@@ -34,6 +36,7 @@ from update_checks import (
 )
 
 import evenstep
+from documents import Documents
 from evenstep.errors import MismatchError
 from evenstep.integrations import accelerate as even
 
@@ -117,6 +120,54 @@ def test_every_update_on_two_ranks_is_that_of_one_batch(
     )
     for (updates,) in ranks:
         assert [update.loss for update in updates] == pytest.approx(losses, rel=1e-5)
+
+
+VALIDATED = Documents(37, longest=64, prompts=True, seed=5)
+
+
+def followed(rank: Rank) -> Any:
+    """Rates and samples of two epochs' updates, and a loss after them."""
+    accelerator = accelerator_of(rank)
+    model, loader = TinyModel(), loader_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    total = 2 * loader.epoch_samples
+    # Accelerate steps a scheduler once for each rank.
+    scheduler = LambdaLR(optimizer, lambda step: 1 - step / 1000)
+    evenstep.follow_progress(scheduler, lambda: loader.samples / total, steps=1000)
+    evaluated = evenstep.DataLoader(VALIDATED, policy=evenstep.Even(128))
+    model, optimizer, scheduler, batches, evaluated = even.prepare(
+        accelerator, model, optimizer, scheduler, loader, evaluated
+    )
+    rates, samples = [], []
+    for _ in range(2):
+        for batch in batches:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(**batch).loss)
+                rates.append(optimizer.param_groups[0]["lr"])
+                samples.append(batches.step.global_samples)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+    sums = torch.zeros(2, dtype=torch.float64)
+    with torch.no_grad():
+        for batch in evaluated:
+            loss, step = model(**batch).loss, evaluated.step
+            if not step.filler:
+                sums += torch.tensor([loss * step.supervised_tokens, step.supervised_tokens])
+    sums = accelerator.reduce(sums, "sum")
+    whole = accelerator.unwrap_model(model)(**evenstep.PadCollator()([*VALIDATED])).loss
+    assert (sums[0] / sums[1]).item() == pytest.approx(whole.item(), rel=1e-6)
+    assert sum(samples) == total
+    done = itertools.accumulate(samples[:-1], initial=0)
+    assert rates == pytest.approx([0.1 * (1 - each / total) for each in done], abs=1e-12)
+    assert optimizer.param_groups[0]["lr"] == 0.0
+    return rates
+
+
+@pytest.mark.integrations
+def test_rates_end_with_the_data_and_an_evaluation_is_of_all_tokens(tmp_path: Path) -> None:
+    one, other = run(followed, 2, folder=tmp_path, within=60)
+    assert one == other
 
 
 @pytest.mark.integrations

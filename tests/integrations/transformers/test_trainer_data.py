@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from launched_rank import as_rank
 from open_handles import Unmarked
 from ranks import Rank, run
@@ -188,6 +189,19 @@ def test_each_row_of_a_loader_of_the_users_comes_on_one_rank(tmp_path) -> None:
         # torch's own repeats rows to make shares equal.
         assert len(rows) == len(set(rows)) + (N % 2 if name == "distributed" else 0), name
         assert len(set(rows)) == (N - 5 if name == "part of the rows" else N), name
+
+
+def in_sequence(rank: Rank, folder: Any) -> None:
+    as_rank(rank)
+    trainer = make_trainer(folder, dataset=documents(60), train_sampling_strategy="sequential")
+    even.install(trainer, policy=evenstep.FixedBatch(3)).train()
+    updates = [update for update in together(gathered(trainer.model.seen)) if update]
+    assert updates == [[*range(n, n + 6)] for n in range(0, 60, 6)]
+
+
+@pytest.mark.skipif(transformers.__version__ < "5", reason="no train_sampling_strategy")
+def test_sequential_sampling_is_the_order_of_the_dataset(tmp_path) -> None:
+    run(in_sequence, 2, tmp_path, folder=tmp_path, within=100)
 
 
 class CustomTrainer(Trainer):

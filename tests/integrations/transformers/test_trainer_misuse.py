@@ -39,12 +39,12 @@ def test_a_loader_without_install(tmp_path, options: dict[str, Any]) -> None:
 
 
 def test_a_loader_for_evaluation(tmp_path) -> None:
-    class Evaluated(Trainer):
+    class Evaluated(OwnLoader):
         def get_eval_dataloader(self, *_: Any) -> Any:
-            return OwnLoader.get_train_dataloader(self)
+            return evenstep.DataLoader(documents(9), batch_size=2)
 
-    trainer = even.install(make_trainer(tmp_path, cls=type("Own", (Evaluated, OwnLoader), {})))
-    with pytest.raises(evenstep.ConfigurationError, match="To evaluate, give it torch's"):
+    trainer = even.install(make_trainer(tmp_path, cls=Evaluated))
+    with pytest.raises(evenstep.ConfigurationError, match=r"to evaluate, .* map-style dataset"):
         trainer.evaluate()
 
 
@@ -110,9 +110,10 @@ def test_arguments(tmp_path, options: dict[str, Any], policy: Any, said: str) ->
 
 
 @pytest.mark.integrations
-def test_grouping_by_length_is_ignored_loudly(tmp_path) -> None:
+@pytest.mark.parametrize("value", ["group_by_length", "batch_rebalance"])
+def test_grouping_by_length_is_ignored_loudly(tmp_path, value: Any) -> None:
     trainer = make_trainer(tmp_path)
-    name, value = "train_sampling_strategy", "group_by_length"
+    name = "train_sampling_strategy"
     if not hasattr(trainer.args, name):
         name, value = "group_by_length", True
     setattr(trainer.args, name, value)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tiny_trainer import POLICY, documents, losses, make_trainer
 from transformers import TrainerCallback
 
@@ -168,19 +167,3 @@ def test_what_is_logged_beside_the_loss(tmp_path) -> None:
     assert all(math.isfinite(entry["loss"]) for entry in logged)
     end = trainer.state.log_history[-1]
     assert end["train_samples_per_second"] == pytest.approx(N / end["train_runtime"], rel=0.01)
-
-
-@pytest.mark.integrations
-def test_evaluation_and_prediction_are_those_of_trainer(tmp_path) -> None:
-    """The same numbers with evenstep and without, before training and after it."""
-    options: dict[str, Any] = {"extra": {"eval_dataset": documents(10)}}
-    options["per_device_eval_batch_size"] = 3
-    plain = make_trainer(tmp_path, **options)
-    trainer = even.install(make_trainer(tmp_path, **options), policy=POLICY)
-    expected = plain.evaluate()["eval_loss"]
-    assert trainer.evaluate()["eval_loss"] == expected
-    trainer.train()
-    assert trainer.evaluate()["eval_loss"] == expected
-    predicted, known = trainer.predict(documents(10)), plain.predict(documents(10))
-    assert (predicted.label_ids == known.label_ids).all()
-    torch.testing.assert_close(predicted.predictions, known.predictions)

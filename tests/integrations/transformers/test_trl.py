@@ -8,6 +8,7 @@ import pytest
 import torch
 from launched_rank import as_rank
 from ranks import Rank, run
+from test_trainer_evaluation import truth
 from tiny_trainer import (
     POLICY,
     TellingLlama,
@@ -55,6 +56,7 @@ def train(rank: Rank, folder: Any, accumulate: int, masks: bool) -> None:
     else:
         fields["labels"] = [row["labels"].tolist() for row in rows]
     model = TellingLlama()
+    dataset = datasets.Dataset.from_dict(fields)
     trainer = Told(
         model=model,
         args=trl_arguments(
@@ -65,7 +67,8 @@ def train(rank: Rank, folder: Any, accumulate: int, masks: bool) -> None:
             completion_only_loss=masks,
             pad_token="<pad>",
         ),
-        train_dataset=datasets.Dataset.from_dict(fields),
+        train_dataset=dataset,
+        eval_dataset=dataset,
         processing_class=tokenizer(),
     )
     trainer.add_callback(Witness(model.seen))
@@ -73,6 +76,8 @@ def train(rank: Rank, folder: Any, accumulate: int, masks: bool) -> None:
     check_updates(trainer, model)
     entry = next(e for e in trainer.state.log_history if "loss" in e)
     assert {"mean_token_accuracy", "num_tokens", "padding", "imbalance"} <= set(entry)
+    *_, loss = truth(model, count=N)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(loss, rel=1e-6)
 
 
 @pytest.mark.parametrize(("accumulate", "masks"), [(1, False), (3, True)])

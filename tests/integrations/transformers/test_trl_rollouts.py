@@ -26,6 +26,8 @@ pytestmark = pytest.mark.integrations
 
 WITHIN = 200.0  # seconds; a hang takes longer
 MAX_TOKENS = 4 * (PROMPT + LONGEST)
+MADE_BEFORE = {"old_per_token_logps": "num_iterations", "ref_per_token_logps": "beta"}
+"""Log-probabilities that TRL adds to rollouts before they change ranks, and what asks for them."""
 
 
 def train(rank: Rank, kind: str, folder: Any, options: dict[str, Any]) -> None:
@@ -45,6 +47,8 @@ def train(rank: Rank, kind: str, folder: Any, options: dict[str, Any]) -> None:
     for number in range(plain.args.max_steps):
         trained = [sorted(r for rank in of for r in rank.samples[number]) for of in (theirs, ours)]
         assert trained[0] == trained[1]
+        kept = {name for name, _ in trained[0][0]} & set(MADE_BEFORE)
+        assert kept == {name for name, option in MADE_BEFORE.items() if option in options}
         before, after = (slowest([rank.sizes[number] for rank in of]) for of in (theirs, ours))
         assert all(t <= MAX_TOKENS for rank in ours for t in rank.sizes[number])
         if rank.world_size > 1:

@@ -22,6 +22,7 @@ from families import FAMILIES
 
 COUNT = 23
 NAMES = ["Qwen2.5-VL", "Idefics3", "LLaVA-NeXT", "Gemma 3"]
+MORE = ["Mistral 3", "GLM-4V", "PaliGemma"]
 
 
 def train(
@@ -43,8 +44,9 @@ def train(
         (3, NAMES[:2]),  # the others' batches are held by tests/batch, which needs no Trainer
         pytest.param(3, NAMES[2:], marks=pytest.mark.integrations),
         pytest.param(1, NAMES, marks=pytest.mark.integrations),
+        pytest.param(2, MORE, marks=pytest.mark.integrations),
     ],
-    ids=["3", "3, more", "1"],
+    ids=["3", "3, more", "1", "others"],
 )
 def test_every_row_once_and_the_gradient_of_one_batch(
     tmp_path: Any, accumulate: int, names: list[str]

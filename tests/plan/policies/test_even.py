@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.planning.image_cells import drawn_images
 from evenstep.cost import (
     UNKNOWN_MODEL,
     Cost,
@@ -17,7 +18,6 @@ from evenstep.cost import (
 from evenstep.plan import Even, Policy, TokenBudget
 from evenstep.plan.policies.even.timed import counts
 from evenstep.tools.simulate import DISTRIBUTIONS, SimulationResult, deal, load_lengths, simulate
-from evenstep.tools.simulate.distributions import drawn_images
 from evenstep.tools.simulate.run import run_epoch
 from plan_world import play
 

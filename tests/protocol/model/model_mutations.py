@@ -8,10 +8,9 @@ from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.plan.epoch import Remaining, Stream
 from evenstep.protocol.bodies import decode_proposals
 from evenstep.protocol.dealt_windows import DealtWindows
-from evenstep.protocol.lending import Lending
 from evenstep.protocol.look_ahead import LookAhead
 from evenstep.protocol.rank_protocol import RankProtocol
-from evenstep.protocol.rank_round import RankRound
+from evenstep.protocol.rank_round import Lending, RankRound
 from evenstep.protocol.window_buffer import WindowBuffer
 from evenstep.protocol.window_size import WindowSize
 from evenstep.protocol.wire import _damage, check_no_abort, open_all

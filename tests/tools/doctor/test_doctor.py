@@ -78,11 +78,11 @@ def test_what_no_other_check_thinks_of_fails_the_trial_job(forbids: str, says: s
 
 LIMITS = """
 import json, resource
-from evenstep.tools.doctor import limits
+from evenstep.tools.doctor import software
 told, most = [], resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 for limit in (100, 300, 2000):
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
-    told += limits.open_files()
+    told += software.open_files()
 print(json.dumps([[each.level, each.found, each.remedy] for each in told]))
 """
 

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.planning.image_cells import drawn_images, image_cells
 from evenstep.errors import ConfigurationError
 from evenstep.tools.simulate.distributions import (
     DISTRIBUTIONS,
-    drawn_images,
-    image_cells,
     sample_lengths,
 )
 from evenstep.tools.simulate.lengths import load_lengths

@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import evenstep
+from benchmarks.planning.image_cells import drawn_images
 from evenstep.batch import Composition
 from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost, VisionLanguageCost
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan import Even, FixedBatch, Policy, PoolSort, TokenBudget
 from evenstep.tools.simulate import sample_lengths
-from evenstep.tools.simulate.distributions import drawn_images
-from evenstep.tools.simulate.run import deal, simulate
+from evenstep.tools.simulate.result import measure
+from evenstep.tools.simulate.run import deal, run_epoch, simulate
 from few_steps import FewSteps
 
 POLICIES = (TokenBudget(64), FewSteps(64, steps=2), FixedBatch(3))
@@ -48,7 +49,8 @@ def test_the_reported_figures_are_consistent_with_the_costs_of_the_steps(
     shards: list[list[int]], policy: Policy, exhausted: str
 ) -> None:
     cost = PaddedTokenCost()
-    result = simulate(policy, arrays(*shards), buffer_size=8, exhausted=exhausted, cost=cost)
+    epoch = run_epoch(policy, arrays(*shards), buffer_size=8, exhausted=exhausted)
+    result = measure(policy, cost, epoch)
     assert result.costs.shape == (result.steps, len(shards))
     assert result.emitted + result.missing == result.samples == sum(map(len, shards))
     assert result.missing == result.dropped + result.undelivered
@@ -94,7 +96,9 @@ def test_delay_counts_steps_from_entering_the_window(buffer_size: int, delay: in
 
 
 def test_what_is_not_delivered_or_dropped_is_missing_and_counted() -> None:
-    result = simulate(TokenBudget(8), arrays([3] * 4, []), exhausted="stop")
+    policy = TokenBudget(8)
+    epoch = run_epoch(policy, arrays([3] * 4, []), exhausted="stop")
+    result = measure(policy, policy.cost, epoch)
     assert (result.steps, result.emitted) == (0, 0)
     assert result.missing == result.undelivered == 4
     assert (result.padding, result.imbalance, result.efficiency) == (0.0, 1.0, 0.0)

@@ -2,7 +2,8 @@
 
 `rule_of` says which rule an image processor of transformers follows, by its class. The rules:
 
-- `qwen_vl`, of Qwen2-VL, 2.5 and 3: rows of patches, and a grid for each image.
+- `qwen_vl`, of Qwen2-VL, 2.5 and 3, and of GLM-4V: rows of patches, and a grid for each image.
+- `pixtral`, of Pixtral and Mistral 3: images as large as the largest, and the size of each.
 - `idefics`, of Idefics3 and SmolVLM: tiles of all images of a sample in one row, and for each image
   that is cut the image as a whole.
 - `gemma3` and `internvl`: squares, one for each image or several.
@@ -10,6 +11,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -104,16 +106,38 @@ def qwen_vl(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planne
     frames = call.option("temporal_patch_size")
     least, most = call.side("size", "shortest_edge"), call.side("size", "longest_edge")
     smart_resize = sys.modules[type(call.processor).__module__].smart_resize
+    options = {"factor": patch * merge, "min_pixels": least, "max_pixels": most}
+    if "num_frames" in inspect.signature(smart_resize).parameters:  # of GLM-4V
+        options |= {"num_frames": frames, "temporal_factor": frames}
     grids = []
     for height, width in flat(sizes):
-        resized = smart_resize(
-            height, width, factor=patch * merge, min_pixels=least, max_pixels=most
-        )
+        resized = smart_resize(height=height, width=width, **options)
         grids.append([1, resized[0] // patch, resized[1] // patch])
     patches = sum(rows * columns for _, rows, columns in grids)
     return {
         "pixel_values": placeholder(patches, 3 * frames * patch * patch),
         "image_grid_thw": torch.tensor(grids),
+    }
+
+
+def pixtral(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planned:
+    if not call.option("do_pad"):
+        raise NotPlanned("do_pad is off")
+    patch = call.option("patch_size")
+    patches = (patch, patch)
+    if not isinstance(patch, int):
+        patches = call.side("patch_size", "height"), call.side("patch_size", "width")
+    longest = call.side("size", "longest_edge")
+    resized = sys.modules[type(call.processor).__module__].get_resize_output_image_size
+    found = [
+        resized(placeholder(3, *size), size=(longest, longest), patch_size=patches)
+        for size in flat(sizes)
+    ]
+    if any(0 in size for size in found):
+        raise NotPlanned("an image is too narrow to be made smaller")
+    return {
+        "pixel_values": placeholder(len(found), 3, *map(max, zip(*found))),
+        "image_sizes": torch.tensor(found),
     }
 
 
@@ -192,6 +216,8 @@ one list of all -> what the image processor returns."""
 
 _RULES: dict[str, Rule] = {
     "Qwen2VLImageProcessor": qwen_vl,
+    "Glm4vImageProcessor": qwen_vl,
+    "PixtralImageProcessor": pixtral,
     "Idefics3ImageProcessor": idefics,
     "SmolVLMImageProcessor": idefics,
     "Gemma3ImageProcessor": gemma3,

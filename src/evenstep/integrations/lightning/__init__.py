@@ -2,7 +2,8 @@
 
 ```
 trainer_loader   `loader`: what Trainer walks over, and how far it is
-step_callback    `fit` in place of ``trainer.fit``; `estimated_stepping_batches` for schedulers;
+step_callback    `fit` in place of ``trainer.fit``; `progress` and
+                 `estimated_stepping_batches` for schedulers;
                  `StepCallback`: scales losses, logs, and stops what would train wrongly
 fabric_loader    `setup`: custom loops with Fabric
 ```
@@ -18,7 +19,8 @@ from evenstep.integrations.lightning.step_callback import (
     StepCallback,
     estimated_stepping_batches,
     fit,
+    progress,
 )
 from evenstep.integrations.lightning.trainer_loader import loader
 
-__all__ = ["StepCallback", "estimated_stepping_batches", "fit", "loader", "setup"]
+__all__ = ["StepCallback", "estimated_stepping_batches", "fit", "loader", "progress", "setup"]

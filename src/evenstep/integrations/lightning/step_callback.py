@@ -14,7 +14,13 @@ import torch
 
 from evenstep.batch.step_info import STEP_KEY, StepInfo
 from evenstep.errors import ConfigurationError, MismatchError
-from evenstep.integrations.job_facts import StepValues, estimate_steps, take_cost, waits_at_updates
+from evenstep.integrations.job_facts import (
+    MeanLoss,
+    StepValues,
+    estimate_steps,
+    take_cost,
+    waits_at_updates,
+)
 from evenstep.integrations.lightning.trainer_loader import CarriedStep, LightningLoader
 from evenstep.integrations.lightning.trainer_loader import loader as lightning_loader
 from evenstep.integrations.rank_values import check_ranks
@@ -43,13 +49,14 @@ class StepCallback(Callback):
 
     def __init__(self) -> None:
         self.step: StepInfo | None = None
-        """Of the batch that is trained on, for statistics, which should leave out a filler. Its
-        loss scale is applied already."""
+        """Of the batch that is trained on or evaluated, for statistics, which should leave out a
+        filler. Its loss scale is applied already."""
         self._scaled = False
         self._optimizer_steps = 0  # before it
         self._values = StepValues()
         self._loss: Any = 0.0  # of this rank, summed over updates since the last log
         self._updates = 0
+        self._evaluated: dict[int, MeanLoss] = {}  # by the loader's number
         self._resumes = False
         self._state: dict[str, Any] | None = None  # of the checkpoint to resume from
 
@@ -66,7 +73,6 @@ class StepCallback(Callback):
         self._state = checkpoint.get(_KEY)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        _refuse(_loaders(trainer.val_dataloaders))
         for loader in _loaders(trainer.train_dataloader):
             warn_of_plans(trainer.strategy.root_device, trainer.global_rank)
             averaging = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
@@ -171,22 +177,44 @@ class StepCallback(Callback):
                 step=trainer.global_step,
             )
 
-    def on_validation_batch_start(self, *arguments: Any, **options: Any) -> None:
-        _refuse(_taken(arguments))
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, *number: int
+    ) -> None:
+        self.step = next(_taken(batch), None)
 
-    on_test_batch_start = on_predict_batch_start = on_validation_batch_start
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        step = self.step
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if step is None or not isinstance(loss, torch.Tensor):
+            return
+        weight = 0 if step.filler else step.supervised_tokens
+        self._evaluated.setdefault(dataloader_idx, MeanLoss()).add(loss, weight)
 
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        stage = "test" if trainer.testing else "val"
+        for number, losses in self._evaluated.items():
+            name = f"evenstep/{stage}_loss" + (f"/dataloader_idx_{number}" if number else "")
+            pl_module.log(name, losses.of_all_ranks(), sync_dist=True)
+        self._evaluated.clear()
 
-def _refuse(evaluated: Iterator[Any]) -> None:
-    """
-    Args:
-        evaluated: evenstep loaders, or steps, of an evaluation.
-    """
-    if list(evaluated):
-        raise ConfigurationError(
-            "an evenstep loader was given for evaluation, whose fillers would count in metrics; "
-            "give torch's DataLoader, which Trainer shards itself"
-        )
+    on_test_batch_start = on_validation_batch_start
+    on_test_batch_end = on_validation_batch_end
+    on_test_epoch_end = on_validation_epoch_end
+
+    def on_predict_batch_start(self, *arguments: Any, **options: Any) -> None:
+        if list(_taken(arguments)):
+            raise ConfigurationError(
+                "an evenstep loader was given for prediction, whose fillers would be predicted; "
+                "give torch's DataLoader, which Trainer shards itself"
+            )
 
 
 def _loaders(loaders: Any) -> Iterator[LightningLoader]:
@@ -213,11 +241,13 @@ def fit(
     trainer: Trainer,
     model: LightningModule,
     train_dataloaders: Any = None,
+    val_dataloaders: Any = None,
     *arguments: Any,
     **options: Any,
 ) -> None:
     """``trainer.fit`` with an `evenstep.DataLoader`, and with a `StepCallback` where the Trainer
-    has none. Loaders that a module or a data module makes are made by `loader`.
+    has none. One may validate, too. Loaders that a module or a data module makes are made by
+    `loader`.
 
     The loader's `Even` takes the cost of the module's model, if one of its children has a
     ``config``: see `evenstep.DataLoader.take_cost`. Where Trainer accumulates gradients under DDP
@@ -233,7 +263,27 @@ def fit(
         several = trainer.accumulate_grad_batches > 1 or inner.update_tokens is not None
         if several and model.automatic_optimization and waits_at_updates(trainer.strategy, [model]):
             inner.take_sync()
-    trainer.fit(model, train_dataloaders, *arguments, **options)
+    if isinstance(val_dataloaders, DataLoader):
+        val_dataloaders = lightning_loader(val_dataloaders)
+    trainer.fit(model, train_dataloaders, val_dataloaders, *arguments, **options)
+
+
+def progress(trainer: Trainer) -> float:
+    """The share of the samples of ``max_epochs`` that was trained on: for
+    `evenstep.follow_progress`. 0 before the first step.
+
+    Raises:
+        ConfigurationError: neither the number of samples nor ``max_epochs`` is known.
+    """
+    for loader in _loaders(trainer.train_dataloader):
+        samples, epochs = loader.loader.epoch_samples, trainer.max_epochs
+        if samples is None or epochs is None or epochs < 0:
+            raise ConfigurationError(
+                "the share that is done is unknown, as the number of samples or epochs is; leave "
+                "out follow_progress, and give Trainer(max_steps=)"
+            )
+        return min(1.0, loader.samples / max(epochs * samples, 1))
+    return 0.0
 
 
 def estimated_stepping_batches(trainer: Trainer, loader: DataLoader | LightningLoader) -> int:

@@ -24,8 +24,10 @@ from evenstep.loader.dataloader import DataLoader
 class CarriedStep:
     """A step on its way to the callback. No dataclass, which Lightning would take apart."""
 
-    def __init__(self, step: StepInfo) -> None:
+    def __init__(self, step: StepInfo, samples: int) -> None:
         self.step = step
+        self.samples = samples
+        """See `evenstep.DataLoader.samples`, up to this step."""
         self.taken = False
 
 
@@ -36,6 +38,7 @@ class LightningLoader:
         self.loader = loader
         self._steps: Iterator[tuple[Any, StepInfo]] = iter(())
         self._batch: Any = None  # handed over last
+        self._before = 0  # samples before the pass
         # The steps handed over last, each with the state after it. The first has no step.
         self._places: deque[tuple[CarriedStep | None, dict[str, Any]]] = deque(maxlen=3)
 
@@ -59,6 +62,7 @@ class LightningLoader:
         for _ in range(2):
             self._places.clear()
             self._places.append((None, self.loader.state_dict()))
+            self._before = self.loader.samples
             self._steps = self.loader.steps()
             if (batch := self._next()) is not None:
                 return batch
@@ -80,7 +84,7 @@ class LightningLoader:
                 f"the batch is a {type(batch).__name__}, which cannot carry its step; let "
                 "collate_fn return a dict"
             )
-        batch[STEP_KEY] = carried = CarriedStep(step)
+        batch[STEP_KEY] = carried = CarriedStep(step, self.loader.samples)
         self._places.append((carried, self.loader.state_dict()))
         self._batch = batch
         return batch
@@ -89,6 +93,15 @@ class LightningLoader:
         """The place of the step that was trained on last; None before the first pass."""
         places = [place for place in self._places if place[0] is None or place[0].taken]
         return places[-1] if places else None
+
+    @property
+    def samples(self) -> int:
+        """Of all ranks, that were trained on: what Trainer has read ahead does not count."""
+        reached = self._reached()
+        carried = None if reached is None else reached[0]
+        if carried is not None:
+            return carried.samples
+        return self._before if self._read_ahead() else self.loader.samples
 
     def _read_ahead(self) -> bool:
         """Whether Trainer has read a batch of a pass, and has trained on none."""

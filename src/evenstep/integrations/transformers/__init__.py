@@ -6,6 +6,7 @@ install         `install` and `trainer_class`: what users call; `EvenTrainer`: t
 rollouts        `balance_rollouts`, for TRL's GRPOTrainer and RLOOTrainer: rows of rollouts to
                 ranks, and back to padded micro-batches
 loader          Trainer's own loader, taken over; what evenstep cannot work with; `RankShare`
+evaluation      what Trainer evaluates on; predictions in the order of the dataset
 model_labels    how the model reads labels, and what its loss is a mean over; trainers of pairs:
                 what a sample of theirs holds; whether batches are packed
 trainer_run     `TrainerRun`: one call of `train`: its loader, checkpoint and schedule;

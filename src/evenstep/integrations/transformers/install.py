@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ with importing("transformers", "transformers accelerate"):
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from evenstep.integrations.transformers.evaluation import EvaluationBatches, evaluation_loader
 from evenstep.integrations.transformers.loader import check_arguments, make_loader, taking_over
 from evenstep.integrations.transformers.model_labels import trains_preferences
 from evenstep.integrations.transformers.rollouts import trains_on_rollouts
@@ -65,6 +67,39 @@ class EvenTrainer(transformers.Trainer):
         self.args.gradient_accumulation_steps = loader.accumulate
         return batches
 
+    def get_eval_dataloader(self, eval_dataset: Any = None, *others: Any) -> Any:
+        loss_only = self.compute_metrics is None or self.args.prediction_loss_only
+        make = partial(super().get_eval_dataloader, eval_dataset, *others)
+        return evaluation_loader(self, make, loss_only=loss_only)
+
+    def get_test_dataloader(self, test_dataset: Any, *others: Any) -> Any:
+        make = partial(super().get_test_dataloader, test_dataset, *others)
+        return evaluation_loader(self, make, loss_only=self.args.prediction_loss_only)
+
+    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(dataloader, EvaluationBatches):
+            return super().evaluation_loop(dataloader, *args, **kwargs)
+        outer, self.even.evaluated = self.even.evaluated, dataloader
+        try:
+            with dataloader.gathering(self):
+                output = super().evaluation_loop(dataloader, *args, **kwargs)
+            if dataloader.has_losses:
+                name = f"{kwargs.get('metric_key_prefix', 'eval')}_loss"
+                output.metrics[name] = dataloader.losses.of_all_ranks()
+            predictions, labels = output.predictions, output.label_ids
+            return output._replace(
+                predictions=dataloader.ordered(predictions), label_ids=dataloader.ordered(labels)
+            )
+        finally:
+            self.even.evaluated = outer
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        loss, *values = super().prediction_step(*args, **kwargs)
+        if self.even.evaluated is None:
+            return (loss, *values)
+        self.even.evaluated.add(loss)
+        return (None, *values)
+
     def set_initial_training_values(self, args: Any, dataloader: Any, *others: Any) -> Any:
         run, loader = self.even, self.even.batches.loader
         each = None if args.max_steps > 0 else run.updates_per_epoch()
@@ -74,13 +109,21 @@ class EvenTrainer(transformers.Trainer):
         values = list(super().set_initial_training_values(args, sized, *others))
         # Epochs, updates of an epoch and, the last but one, its steps; last, updates to train.
         run.epochs = values[0]
-        if args.max_steps > 0:
+        if each is None:
             values[0] = 0 if run.updates_before >= args.max_steps else sys.maxsize
         else:
             values[0] = 0 if run.is_over(args) else values[0]
-            values[-1] = run.max_steps(args)
+            values[-1] = run.max_steps(args, each)
         values[1], values[-2] = ENDLESS, len(run.batches)
         return tuple(values)
+
+    def create_scheduler(self, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
+        given = self.lr_scheduler is not None
+        steps = num_training_steps if given else self.even.planned(self.args, num_training_steps)
+        scheduler = super().create_scheduler(steps, *args, **kwargs)
+        if not given:
+            self.even.follow(self.args, scheduler)
+        return scheduler
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: Any
@@ -121,6 +164,13 @@ class EvenTrainer(transformers.Trainer):
             self.even.factor = None
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        evaluated = self.even.evaluated
+        if evaluated is not None:
+            # The mean over this rank's batch, which Trainer multiplies by the number of ranks.
+            times = self.args.world_size if self.args.average_tokens_across_devices else 1
+            items = torch.tensor(max(evaluated.weight, 1) * times, device=self.args.device)
+            by_tokens = self.compute_loss_func is not None and evaluated.by_token
+            kwargs["num_items_in_batch"] = items if by_tokens else None
         result = super().compute_loss(model, inputs, *args, **kwargs)
         factor = self.even.factor
         if factor is None or factor == 1.0:
@@ -179,9 +229,14 @@ check_hooks(
     "transformers",
     transformers.Trainer,
     "compute_loss",
+    "create_scheduler",
+    "evaluation_loop",
     "get_batch_samples",
+    "get_eval_dataloader",
+    "get_test_dataloader",
     "get_train_dataloader",
     "log",
+    "prediction_step",
     "save_model",
     "set_initial_training_values",
     "train",
@@ -196,7 +251,7 @@ def install(
     packed: bool | None = None,
     **options: Any,
 ) -> AnyTrainer:
-    """Makes a trainer train on evenstep's batches. Evaluation and prediction remain as they are.
+    """Makes a trainer train on evenstep's batches, and evaluate and predict on them, too.
 
     Args:
         trainer: a `transformers.Trainer`, or an object of any class that inherits from it.

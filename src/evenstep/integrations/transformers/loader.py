@@ -83,9 +83,9 @@ def check_arguments(trainer: Any, policy: Policy | None) -> None:
 
 
 @contextmanager
-def taking_over(trainer: Any) -> Iterator[None]:
-    """While Trainer makes its training loader: has it not sharded by Accelerate, nor sorted by
-    length, and over this rank's share of an iterable dataset."""
+def taking_over(trainer: Any, *, training: bool = True) -> Iterator[None]:
+    """While Trainer makes a loader: has it not sharded by Accelerate, nor sorted by length; that of
+    `training` over this rank's share of an iterable dataset."""
     args, accelerator, dataset = trainer.args, trainer.accelerator, trainer.train_dataset
     given = {name: getattr(args, name) for name in _GROUPING if hasattr(args, name)}
     for name, value in given.items():
@@ -95,7 +95,7 @@ def taking_over(trainer: Any) -> Iterator[None]:
                 stacklevel=2,
             )
             setattr(args, name, _GROUPING[name])
-    if isinstance(dataset, IterableDataset):
+    if training and isinstance(dataset, IterableDataset):
         trainer.train_dataset = share_of_rank(dataset, *ranks())
     accelerator.prepare = lambda *objects, **_: objects if len(objects) > 1 else objects[0]
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -29,6 +30,7 @@ from evenstep.integrations.rank_values import (
     save_state,
 )
 from evenstep.loader.dataloader import DataLoader
+from evenstep.loader.schedule import follow_progress
 from evenstep.plan.policy import Policy
 
 
@@ -140,6 +142,8 @@ class TrainerRun:
         self.policy = policy
         self.packed = packed
         self.options = options
+        self.evaluated: Any = None
+        """The `EvaluationBatches` of an evaluation; None outside of one."""
         self.begin(None)
 
     def begin(self, checkpoint: str | None) -> None:
@@ -157,7 +161,7 @@ class TrainerRun:
         self.samples = 0
         """Trained on since `train` was called, of all ranks."""
         self.epochs: float = 0
-        self._updates_per_epoch: int | None = None
+        self._planned: int | None = None
         self._state = None if checkpoint is None else read_state(checkpoint, NAME)
         self._before: dict[str, Any] = {} if self._state is None else self._state.pop(_TRAINER)
         self.values.tokens = self._before.get("tokens", 0)
@@ -177,23 +181,42 @@ class TrainerRun:
         return position is not None and position >= args.num_train_epochs
 
     def updates_per_epoch(self) -> int | None:
-        """Updates that the learning rate is planned for: so many that the data ends before the
-        schedule does, rather than after it; None where unknown. All ranks call it."""
+        """An estimate, rather too high than too low; None where unknown. All ranks call it."""
         loader = self.batches.loader
-        k = loader.accumulate
-        same = self._before.get("place") == [loader.world_size, k]
-        self._updates_per_epoch = self._before.get("updates_per_epoch") if same else None
-        if self._updates_per_epoch is None and (found := estimate_steps(loader)) is not None:
-            self._updates_per_epoch = math.ceil(found / k)
-        return self._updates_per_epoch
+        steps = estimate_steps(loader)
+        return None if steps is None else math.ceil(steps / loader.accumulate)
 
-    def max_steps(self, args: Any) -> int:
-        """Updates until training ends, those before the checkpoint included."""
-        each = self._updates_per_epoch
-        assert each is not None
-        if self._before.get("updates_per_epoch") in (None, each):
-            return math.ceil(args.num_train_epochs * each)
-        # Updates were larger or smaller before, on another number of ranks.
+    def planned(self, args: Any, steps: int) -> int:
+        """Updates that the learning rate is planned for: where epochs end training, those that it
+        was planned for before the checkpoint, so that its curve is the same."""
+        by_epochs = args.max_steps <= 0 and hasattr(self, "batches")
+        self._planned = self._before.get("planned", steps) if by_epochs else None
+        return self._planned or steps
+
+    def follow(self, args: Any, scheduler: Any) -> None:
+        """Has a scheduler that Trainer made follow the epochs, where they end training."""
+        if self._planned is None or not isinstance(scheduler, LambdaLR):
+            return
+        follow_progress(
+            scheduler,
+            lambda: (self.batches.position or 0.0) / args.num_train_epochs,
+            steps=self._planned,
+            # Fewer than 1 are a share of training.
+            warmup_steps=int(args.warmup_steps),
+        )
+        if args.process_index == 0:
+            logger.info(
+                "the learning rate follows the share of the samples trained on, as the number of "
+                "updates is an estimate (%s)",
+                self._planned,
+            )
+
+    def max_steps(self, args: Any, each: int) -> int:
+        """Updates until training ends, those before the checkpoint included.
+
+        Args:
+            each: `updates_per_epoch`.
+        """
         left = max(0.0, args.num_train_epochs - (self.batches.position or 0.0))
         return self.updates_before + math.ceil(left * each)
 
@@ -210,8 +233,7 @@ class TrainerRun:
             "samples": self.batches.samples,
             "tokens": self.values.tokens,
             "updates": updates,
-            "updates_per_epoch": self._updates_per_epoch,
-            "place": [loader.world_size, loader.accumulate],
+            "planned": self._planned,
         }
         save_state(folder, NAME, {**loader.state_dict(), _TRAINER: beside})
 

@@ -1,8 +1,4 @@
-"""The samples of every epoch: which there are, in which order, and which rank receives which.
-
-`StepCount` is how many steps a pass has: known in advance under `FixedBatch`, estimated under the
-others.
-"""
+"""The samples of every epoch: which there are, in which order, and which rank receives which."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.batch.step_info import StepInfo
 from evenstep.data.mixed_order import MixtureOrder
 from evenstep.data.resumable import dataset_fingerprint
 from evenstep.errors import MismatchError
@@ -188,7 +183,27 @@ class Epochs:
         if stream is not None and self.policy.deals_on_demand and not self.drop_last:
             return stream.total  # there are no shares
         share = self.share_size(world_size)
+        if share is not None and isinstance(self.policy, FixedBatch) and self.policy.drop_last:
+            share -= share % self.policy.batch_size
         return None if share is None else share * world_size
+
+    def steps(self, world_size: int) -> int:
+        """Steps of a whole pass.
+
+        Raises:
+            TypeError: the number depends on lengths that are not known yet.
+        """
+        policy = self.policy
+        if not isinstance(policy, FixedBatch):
+            raise TypeError(
+                f"the number of steps under {type(policy).__name__} depends on lengths that are "
+                "known only as samples are prepared; loader.samples / loader.epoch_samples is the "
+                "share of an epoch that is done"
+            )
+        size = self.share_size(world_size)
+        if size is None:
+            raise TypeError("the number of samples is unknown, so the number of steps is, too")
+        return size // policy.batch_size if policy.drop_last else -(-size // policy.batch_size)
 
     def describe(self) -> dict[str, Any]:
         """What must be the same when an epoch is resumed."""
@@ -203,41 +218,3 @@ class Epochs:
                 "drop_last": self.drop_last,
             },
         }
-
-
-class StepCount:
-    """The number of steps of one loader's passes."""
-
-    def __init__(self, epochs: Epochs) -> None:
-        self._epochs = epochs
-        self._samples = self._steps = 0  # received so far; samples of all ranks
-
-    def note(self, step: StepInfo) -> None:
-        """Counts a step that was received."""
-        self._samples += step.global_samples
-        self._steps += 1
-
-    def exact(self, world_size: int) -> int:
-        """Steps of a whole pass.
-
-        Raises:
-            TypeError: the number depends on lengths that are not known yet.
-        """
-        policy = self._epochs.policy
-        if not isinstance(policy, FixedBatch):
-            raise TypeError(
-                f"the number of steps under {type(policy).__name__} depends on lengths that are "
-                "known only as samples are prepared; loader.estimated_steps estimates it"
-            )
-        size = self._epochs.share_size(world_size)
-        if size is None:
-            raise TypeError("the number of samples is unknown, so the number of steps is, too")
-        return size // policy.batch_size if policy.drop_last else -(-size // policy.batch_size)
-
-    def estimate(self, world_size: int) -> int | None:
-        """From the mean samples per step so far; None before the first step, and where the number
-        of samples is unknown."""
-        samples = self._epochs.samples(world_size)
-        if samples is None or not self._samples:
-            return None
-        return max(1, round(samples * self._steps / self._samples))

@@ -19,15 +19,6 @@ from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from evenstep.plan.packing.step_limits import DocumentCost as DocumentCost
-    from evenstep.plan.packing.step_limits import PackingOptions as PackingOptions
     from evenstep.plan.packing.workload_packing import WorkloadPacking as WorkloadPacking
 
-_HOMES = {
-    ".step_limits": (
-        "DocumentCost",
-        "PackingOptions",
-    ),
-    ".workload_packing": ("WorkloadPacking",),
-}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -8,6 +8,6 @@ karmarkar_karp        partitions merged, the least even first
 local_search          moves and swaps that lower the largest load
 """
 
-from evenstep.plan.partition.bins import Partition, bins_needed, partition
+from evenstep.plan.partition.bins import bins_needed, partition
 
-__all__ = ["Partition", "bins_needed", "partition"]
+__all__ = ["bins_needed", "partition"]

@@ -5,16 +5,16 @@ for; its plans and batches are those of any other backend."""
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.service.backends.steering import Steering, who
+from evenstep.service.backends.steering import Steering
 from evenstep.service.client.rank_client import RankClient
 from evenstep.service.job.job import Job
 from evenstep.service.job.roles import Loaders, common_step, groups_of, layout_of, rank_of
 from evenstep.service.messages import LocalHandle
+from evenstep.service.planner.changes import AskedChange
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.seen import begin_run
 from evenstep.service.planner.store.run_store import new_run
@@ -60,7 +60,6 @@ class LocalService(Steering):
                 job,
                 pool,
                 state=state,
-                plan_log=logs.plans,
                 seen=begin_run(logs.seen, job.names, state),
                 store=new_run(store),
             )
@@ -125,18 +124,9 @@ class LocalService(Steering):
             loader.drop_from(step)
         self.job, self._constructors, self._first = job, made, step
 
-    def _change(self, kind: str, value: Any, at_step: int | None, dry_run: bool) -> dict[str, Any]:
+    def _change(self, asked: AskedChange) -> dict[str, Any]:
         self._check_open()
-        told = self._planner.change(
-            kind,
-            value,
-            by=who(),
-            time=time.time(),
-            token=self._planner.begin_change(),
-            first=0,
-            at_step=at_step,
-            dry_run=dry_run,
-        )
+        told = self._planner.change(asked, token=self._planner.begin_change(), first=0)
         assert told is not None
         return told
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evenstep.service.planner.changes import ADD, CANCEL, DROP, END, WEIGHTS
+from evenstep.service.planner.changes import ADD, CANCEL, DROP, END, WEIGHTS, AskedChange
 
 
 class Steering:
@@ -38,34 +39,46 @@ class Steering:
                 `FeedbackSchedule` goes on from the last ones.
         """
         value = None if weights is None else dict(weights)
-        return self._change(WEIGHTS, value, at_step, dry_run)
+        return self._asked(WEIGHTS, value, at_step, dry_run)
 
     def drop_source(
         self, source: str, *, at_step: int | None = None, dry_run: bool = False
     ) -> dict[str, Any]:
         """Draws nothing more of a source. Its place is kept, so it can be added again."""
-        return self._change(DROP, source, at_step, dry_run)
+        return self._asked(DROP, source, at_step, dry_run)
 
     def add_source(
         self, source: str, *, at_step: int | None = None, dry_run: bool = False
     ) -> dict[str, Any]:
         """Draws again of a source that was dropped, from where it was left. A source that the job
         does not have needs a start of the job: drain it, and start it with the state."""
-        return self._change(ADD, source, at_step, dry_run)
+        return self._asked(ADD, source, at_step, dry_run)
 
     def drain(self, *, at_step: int | None = None, dry_run: bool = False) -> dict[str, Any]:
         """Ends the job for all ranks at one step, as its mixture would. The state before that step
         resumes it."""
-        return self._change(END, None, at_step, dry_run)
+        return self._asked(END, None, at_step, dry_run)
 
     def cancel(self, at_step: int) -> dict[str, Any]:
         """Takes back what was to change at a step that is not planned yet."""
-        return self._change(CANCEL, None, at_step, dry_run=False)
+        return self._asked(CANCEL, None, at_step)
+
+    def _asked(
+        self, kind: str, value: Any, at_step: int | None, dry_run: bool = False
+    ) -> dict[str, Any]:
+        return self._change(
+            AskedChange(
+                kind=kind,
+                value=value,
+                by=who(),
+                time=time.time(),
+                at_step=at_step,
+                dry_run=dry_run,
+            )
+        )
 
     @abstractmethod
-    def _change(
-        self, kind: str, value: Any, at_step: int | None, dry_run: bool
-    ) -> dict[str, Any]: ...
+    def _change(self, asked: AskedChange) -> dict[str, Any]: ...
 
 
 def who() -> str:

@@ -2,12 +2,12 @@
 
 planner.py          `Planner`: the plan of each step
 policy_steps.py     the steps that a policy makes of the mixture, and their windows
+strategy_steps.py   the steps that a strategy makes of it, checked
+draws.py            what is drawn of the mixture for a step; samples that were passed over
 loader_pool.py      all loaders as one provider of metadata
 trainer_reports.py  what trainers report, used in an order that does not depend on timing
-changes.py          `Change`: what somebody changes by hand, from a step on
-plan_validation.py  checks that a strategy's plan uses the step's samples, each once
-planner_state.py    the planner's part of a checkpoint; samples that were skipped
-plan_log.py         plans that were made
+changes.py          `Changes`: what somebody changes by hand, from a step on
+planner_state.py    the planner's part of a checkpoint; the last plans that were made
 seen.py             which samples went into which steps, in Parquet: files and queries
 seen_writer.py      `SeenWriter`: writes these files
 stored_planner.py   `StoredPlanner`: resumes where a planner that died has ended; writes its states

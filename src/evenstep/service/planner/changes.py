@@ -13,7 +13,8 @@ same steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +24,20 @@ from evenstep.plan.value_checks import COUNT, check_schema
 
 WEIGHTS, DROP, ADD, END, CANCEL = "weights", "drop", "add", "end", "cancel"
 _SCHEMA = {"number": COUNT, "kind": str, "step": COUNT, "by": str, "time": float}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedChange:
+    """A change as somebody asks for it. A second one of the same `by` and `time` is the same."""
+
+    kind: str
+    value: Any = None
+    by: str
+    time: float
+    at_step: int | None = None
+    """None is the first step that is neither handed out nor planned."""
+    dry_run: bool = False
+    """Whether only what would change is asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +96,74 @@ class InEffect:
         return cls(ByHand(weights, dropped), ends)
 
 
+class Changes:
+    """The changes of a job, as its planner takes and follows them."""
+
+    def __init__(self) -> None:
+        self.made: tuple[Change, ...] = ()
+        """In order."""
+        self.token = secrets.token_hex(8)
+        """Another in each planner; see `Planner.begin_change`."""
+
+    def at(self, step: int) -> InEffect:
+        """What counts in a step."""
+        return InEffect.at(self.made, step)
+
+    def lasting(self) -> list[Change]:
+        """Those that were not taken back, by step."""
+        return uncancelled(self.made)
+
+    def known(self, asked: AskedChange) -> Change | None:
+        """The change, if it was asked for before."""
+        same = (each for each in self.made if (each.by, each.time) == (asked.by, asked.time))
+        return next(same, None)
+
+    def next(self, asked: AskedChange, sources: Sequence[str], first: int) -> Change:
+        """The change that is asked for, checked.
+
+        Args:
+            sources, first: see `check_change`.
+
+        Raises:
+            ConfigurationError: it cannot be made.
+        """
+        change = Change(
+            number=max((each.number for each in self.made), default=-1) + 1,
+            kind=asked.kind,
+            step=first if asked.at_step is None else asked.at_step,
+            value=asked.value,
+            by=asked.by,
+            time=asked.time,
+        )
+        check_change(change, self.made, sources, first)
+        return change
+
+    def add(self, *changes: Change) -> None:
+        """Each counts once."""
+        self.made = merged_changes(self.made, changes)
+
+    def begin_anew(self) -> None:
+        """Keeps those that still hold for a job that is started from a state: that it ended is not
+        one."""
+        self.made = tuple(change for change in self.lasting() if change.kind != END)
+
+    def told(
+        self, change: Change, weights: Callable[[int, ByHand], Mapping[str, float]]
+    ) -> dict[str, Any]:
+        """JSON-able: the change, and the weights `before` and `after` at its step.
+
+        Args:
+            weights: of a step, by what was changed by hand.
+        """
+        earlier = [each for each in self.made if each.number < change.number]
+        found = {"before": earlier, "after": [*earlier, change]}
+        at = {
+            name: dict(weights(change.step, InEffect.at(changes, change.step).by_hand))
+            for name, changes in found.items()
+        }
+        return {**change.to_dict(), **at}
+
+
 def uncancelled(changes: Sequence[Change]) -> list[Change]:
     """Those that were not taken back, by step."""
     kept: list[Change] = []
@@ -96,11 +179,6 @@ def merged_changes(*given: Iterable[Change]) -> tuple[Change, ...]:
     """All changes, each once, in the order in which they were made."""
     found = {change.number: change for changes in given for change in changes}
     return tuple(found[number] for number in sorted(found))
-
-
-def begun_anew(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Those that still hold for a job that is started from a state: that it ended is not one."""
-    return tuple(change for change in uncancelled(tuple(changes)) if change.kind != END)
 
 
 def check_change(

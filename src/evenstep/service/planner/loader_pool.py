@@ -18,7 +18,7 @@ from evenstep.data.source import Source
 from evenstep.mixture.sample_table import SampleTable, Units, unmeasured
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.messages import Handle, Message, message, results
-from evenstep.service.planner.planner_state import BadSamples
+from evenstep.service.planner.draws import BadSamples
 from evenstep.service.source_loader.preparer import PrepareFailure
 from evenstep.service.source_loader.source_buffer import Ahead
 from evenstep.service.source_loader.source_loader import SourceLoader

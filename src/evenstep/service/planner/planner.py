@@ -11,30 +11,22 @@ An error is an outcome like a plan: every client gets it, for that step and all 
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.mixture import DrawRecord
 from evenstep.mixture.sample_table import Metadata, SampleTable
+from evenstep.mixture.schedules import ByHand
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.messages import Handle
-from evenstep.service.planner.changes import (
-    Change,
-    InEffect,
-    begun_anew,
-    check_change,
-    uncancelled,
-)
+from evenstep.service.planner.changes import AskedChange, Change, Changes
+from evenstep.service.planner.draws import BadSamples, Draws
 from evenstep.service.planner.loader_pool import LoaderPool
-from evenstep.service.planner.plan_log import LoggedPlan, PlanLog
-from evenstep.service.planner.plan_validation import check_plan, check_room, for_all
 from evenstep.service.planner.planner_state import (
-    BadSamples,
+    LoggedPlan,
+    PlanLog,
     PlannerState,
     loaded_state,
     source_digests,
@@ -44,9 +36,9 @@ from evenstep.service.planner.policy_steps import PolicySteps, Windows
 from evenstep.service.planner.seen import STATE_KEY
 from evenstep.service.planner.seen_writer import SeenWriter
 from evenstep.service.planner.store.run_store import RunPlace
+from evenstep.service.planner.strategy_steps import StrategySteps
 from evenstep.service.planner.trainer_reports import Signals, merged, plain_signals
-from evenstep.strategy import DGraph, LoadingPlan
-from evenstep.strategy.plan_builder import TooFewSamplesError
+from evenstep.strategy import LoadingPlan
 
 logger = logging.getLogger("evenstep")
 
@@ -59,14 +51,12 @@ class Planner:
         job: Job,
         metadata: Metadata,
         *,
-        plan_log: str | os.PathLike[str] | None = None,
         seen: RunPlace | None = None,
     ) -> None:
         """
         Args:
             metadata: describes the samples that can be drawn; a `LoaderPool`, or an array of
                 lengths, such as `BufferedMetadata`.
-            plan_log: a file that plans are written to, a line of JSON each.
             seen: where it is recorded which samples go into which steps.
         """
         self._job, self._metadata = job, metadata
@@ -78,18 +68,11 @@ class Planner:
         }
         self._mixture = job.mixture(self._sizes)
         self._signals = Signals(job.memory.prefetch, job.memory.plans_kept)
-        self._log = PlanLog(job.memory.plans_kept, plan_log)
+        self._log = PlanLog(job.memory.plans_kept)
         self._seen = None if seen is None else SeenWriter(seen)
-        self._windows = Windows.of(SampleTable.empty(job.names, job.columns))
-        """Of a strategy: the samples that found no room."""
-        self._policy_steps = self._begin_policy()
-        self._records: list[DrawRecord] = []
-        """Of the draws for the step being planned."""
-        self._changes: tuple[Change, ...] = ()
-        """Made by hand, in order."""
-        self._token = secrets.token_hex(8)
-        """Another in each planner; see `begin_change`."""
-        self._bad = BadSamples(job.sources)
+        self._draws = Draws(self._mixture, metadata, self._loaders, BadSamples(job.sources))
+        self._steps = self._begin_steps(Windows.of(SampleTable.empty(job.names, job.columns)))
+        self._changes = Changes()
         self._ranks = set(job.tree.ranks.ravel().tolist())
         """The ranks of this mesh and all earlier ones."""
         self._step = 0
@@ -134,7 +117,7 @@ class Planner:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # also SystemExit
-                known = error if isinstance(error, EvenstepError) else for_all(error, self._step)
+                known = error if isinstance(error, EvenstepError) else _for_all(error, self._step)
                 self._state_before_last = before
                 self.fail(self._step, known)
                 if known is error:
@@ -161,29 +144,15 @@ class Planner:
 
     def begin_change(self) -> str:
         """The token for `change`. Ask before looking which steps have been handed out."""
-        return self._token
+        return self._changes.token
 
-    def change(
-        self,
-        kind: str,
-        value: Any,
-        *,
-        by: str,
-        time: float,
-        token: str,
-        first: int,
-        at_step: int | None = None,
-        dry_run: bool = False,
-    ) -> dict[str, Any] | None:
+    def change(self, asked: AskedChange, *, token: str, first: int) -> dict[str, Any] | None:
         """Changes the job from a step on; see `Change`.
 
         Args:
-            by, time: who makes the change, and when; a second message of both says the same again.
             token: of `begin_change`. A planner that has restarted since may have handed out later
                 steps than were found.
             first: the first step that was not handed out when the token was known already.
-            at_step: None is the first step that is neither handed out nor planned.
-            dry_run: only says what would change.
 
         Returns:
             JSON-able: the change, and the weights `before` and `after` at its step, as far as the
@@ -192,52 +161,29 @@ class Planner:
         Raises:
             ConfigurationError: the change cannot be made.
         """
-        known = [change for change in self._changes if (change.by, change.time) == (by, time)]
-        if known:
-            return self._told(known[0])
-        if token != self._token:
+        known = self._changes.known(asked)
+        if known is not None:
+            return self._changes.told(known, self._weights_at)
+        if token != self._changes.token:
             return None
         if self._ended_at is not None or self._failure is not None:
             raise ConfigurationError(
                 f"the job has {'ended' if self._failure is None else 'failed'} at step "
                 f"{self._step}: nothing can be changed any more"
             )
-        first = max(first, self._step)
-        number = max((change.number for change in self._changes), default=-1) + 1
-        change = Change(
-            number=number,
-            kind=kind,
-            step=first if at_step is None else at_step,
-            value=value,
-            by=by,
-            time=time,
-        )
-        check_change(change, self._changes, self._job.names, first)
-        told = self._told(change)
-        if not dry_run:
+        change = self._changes.next(asked, self._job.names, max(first, self._step))
+        told = self._changes.told(change, self._weights_at)
+        if not asked.dry_run:
             self._add_change(change)
             logger.info("changed by hand: %s", change)
         return told
 
-    def _told(self, change: Change) -> dict[str, Any]:
-        earlier = [each for each in self._changes if each.number < change.number]
-        return {
-            **change.to_dict(),
-            "before": dict(self._weights_at(change.step, earlier)),
-            "after": dict(self._weights_at(change.step, [*earlier, change])),
-        }
-
-    def _weights_at(self, step: int, changes: Sequence[Change]) -> Mapping[str, float]:
-        now = self._mixture.by_hand
-        self._mixture.by_hand = InEffect.at(changes, step).by_hand
-        try:
-            by_step = self._job.policy is None  # a policy draws ahead of the step that trains
-            return self._mixture.weights_at(step if by_step else self._mixture.step)
-        finally:
-            self._mixture.by_hand = now
+    def _weights_at(self, step: int, by_hand: ByHand) -> Mapping[str, float]:
+        by_step = self._job.policy is None  # a policy draws ahead of the step that trains
+        return self._mixture.weights_at(step if by_step else self._mixture.step, by_hand)
 
     def _add_change(self, change: Change) -> None:
-        self._changes = (*self._changes, change)
+        self._changes.add(change)
 
     def fail(self, step: int, error: Exception) -> None:
         """Makes this error the answer to every client from this step on."""
@@ -321,8 +267,8 @@ class Planner:
                 that the job does not have.
         """
         self._resume(state, self._job)
-        self._changes = begun_anew(self._changes)
-        for change in self._changes:
+        self._changes.begin_anew()
+        for change in self._changes.made:
             logger.warning("changed by hand in the run before, and still so: %s", change)
         self._log.clear()
 
@@ -354,131 +300,60 @@ class Planner:
         loaded = loaded_state(state, job=job, contents=self._contents, mixture=mixture)
         self._job, self._mixture = job, mixture
         self._ranks |= set(job.tree.ranks.ravel().tolist())
-        self._windows, self._step = loaded.windows, loaded.step
-        self._bad.found, self._changes = loaded.bad, loaded.changes
+        self._draws.mixture, self._draws.bad.found = mixture, loaded.bad
+        self._step, self._changes.made = loaded.step, loaded.changes
         self._signals = Signals(job.memory.prefetch, job.memory.plans_kept)
         self._signals.load(loaded.signals)
         self._ended_at, self._failure, self._state_before_last = None, None, None
-        self._policy_steps = self._begin_policy()
+        self._steps = self._begin_steps(loaded.windows)
 
-    def _begin_policy(self) -> PolicySteps | None:
+    def _begin_steps(self, windows: Windows) -> PolicySteps | StrategySteps:
         if self._job.policy is None:
-            return None
-        return PolicySteps(self._job, self._draw, self._windows)
+            return StrategySteps(self._job, self._draws, windows)
+        return PolicySteps(self._job, self._draws.next, windows)
 
     def status(self) -> dict[str, Any]:
         """JSON-able: how far planning is, and what it has drawn."""
         last = self._log.get(self._step - 1)
-        steps = self._policy_steps
-        carried = len((self._windows if steps is None else steps.windows).waiting)
+        carried = len(self._steps.windows.waiting)
         return {
             "step": self._step,
             "ended_at": self._ended_at,
             "failed": None if self._failure is None else str(self._failure),
             "drawn": dict(zip(self._job.names, self._mixture.state.counts.tolist())),
-            "bad_samples": self._bad.counts(),
+            "bad_samples": self._draws.bad.counts(),
             "carried": carried,
             "left_over": carried if self._ended_at is not None else 0,
             "imbalance": None if last is None else last.plan.imbalance,
             "imbalance_before": None if last is None else last.plan.imbalance_before,
             "weights": {} if last is None else dict(last.plan.weights),
             "notes": [] if last is None else list(last.plan.notes),
-            "changes": [change.to_dict() for change in uncancelled(self._changes)],
+            "changes": [change.to_dict() for change in self._changes.lasting()],
         }
 
     # Planning
 
     def _plan_next(self, before: PlannerState) -> None:
         step = self._step
-        self._records = []
-        now = InEffect.at(self._changes, step)
+        now, plan = self._changes.at(step), None
         self._mixture.by_hand = now.by_hand
-        if now.ends:
-            plan = None
-        elif self._policy_steps is not None:
-            self._use_signals()
-            plan = self._policy_steps.plan(step)
-        else:
-            plan = self._by_strategy()
+        if not now.ends:
+            if signals := self._signals.take(step):
+                self._mixture.report(**signals)
+            plan = self._steps.plan(step)
         if plan is None:
             self._ended_at, self._state_before_last = step, before
             return
-        by_hand = [str(each) for each in uncancelled(self._changes) if each.step == step]
+        by_hand = [str(each) for each in self._changes.lasting() if each.step == step]
         if by_hand:
             plan = replace(plan, notes=(*plan.notes, *by_hand))
-        self._keep(LoggedPlan(plan, tuple(self._records), before))
+        self._keep(LoggedPlan(plan, before))
         self._step = step + 1
-
-    def _use_signals(self) -> None:
-        if signals := self._signals.take(self._step):
-            self._mixture.report(**signals)
-
-    def _draw(self) -> tuple[SampleTable, Mapping[str, float]] | None:
-        """The mixture's next draw and its weights, for a policy; None after its end."""
-        if self._mixture.ended:
-            return None
-        if self._loaders is not None:
-            self._loaders.forget_drawn()
-        drawn = self._mixture.draw(self._mixture.step, self._metadata)
-        return drawn, self._noted_draw().weights
-
-    def _by_strategy(self) -> LoadingPlan | None:
-        job, step, carried = self._job, self._step, self._windows.table
-        assert job.strategy is not None
-        if self._mixture.ended and not len(carried):
-            return None
-        if self._loaders is not None:
-            self._loaders.forget_drawn()
-        self._use_signals()
-        graph = DGraph.of(
-            self._metadata,
-            job.tree,
-            step=step,
-            micro_batches=job.micro_batches,
-            max_tokens=job.max_tokens,
-            carried=carried,
-            mixture=self._mixture,
-        ).modality(*job.measures.counted)
-        try:
-            made = job.strategy(graph, job.tree, step)  # draws the step, by graph.mix()
-        except TooFewSamplesError:
-            if not self._mixture.ended:
-                raise
-            self._windows = Windows.of(self._with_drawn())
-            return None
-        samples = self._with_drawn()
-        if not self._records:
-            raise ConfigurationError(
-                f"the strategy has drawn nothing of the job's sources in step {step}; let it call "
-                "graph.mix(), for the job's own weights, or graph.mix(weights)"
-            )
-        plan = check_plan(made, step=step, tree=job.tree, samples=samples)
-        check_room(plan)
-        self._windows = Windows.of(plan.carried)
-        return plan
-
-    def _noted_draw(self) -> DrawRecord:
-        record = self._mixture.record
-        assert record is not None
-        self._records.append(record)
-        if self._loaders is not None:
-            self._bad.note_step(record.bad, self._loaders.failures)
-        return record
 
     def _keep(self, logged: LoggedPlan) -> None:
         self._log.add(logged)
         if self._seen is not None:
             self._seen.add(logged.plan)
-
-    def _with_drawn(self) -> SampleTable:
-        """Carried samples, and those that the strategy has drawn for the step being planned. Draws
-        nothing itself: a mixture remembers the step that it drew last."""
-        record, carried = self._mixture.record, self._windows.table
-        if record is None or record.step != self._step:
-            return carried
-        self._noted_draw()
-        drawn = self._mixture.draw(self._step, self._metadata)
-        return SampleTable.concatenate([carried, drawn]) if len(carried) else drawn
 
     def _state_before(self, step: int) -> PlannerState:
         logged = self._log.get(step)
@@ -499,18 +374,24 @@ class Planner:
         since = [each for logged in later if logged for each in logged.before.signals]
         known = [*state.signals, *since, *self._state().signals, *self._signals.to_list()]
         signals = merged(each for each in known if each[0] < state.step)
-        return replace(state, signals=signals, changes=self._changes)
+        return replace(state, signals=signals, changes=self._changes.made)
 
     def _state(self) -> PlannerState:
         """The state before the step that is planned next, or whose planning failed."""
         if self._state_before_last is not None:
             return self._state_before_last
-        steps = self._policy_steps
         return PlannerState(
             step=self._step,
             mixture=self._mixture.state,
-            windows=self._windows if steps is None else steps.windows,
-            bad=self._bad.found,
+            windows=self._steps.windows,
+            bad=self._draws.bad.found,
             signals=self._signals.to_list(),
-            changes=self._changes,
+            changes=self._changes.made,
         )
+
+
+def _for_all(error: BaseException, step: int) -> EvenstepError:
+    """An error in the user's code as one that can be sent to every client."""
+    return EvenstepError(
+        f"the strategy or schedule raised {type(error).__name__} in step {step}: {error}"
+    )

@@ -1,25 +1,18 @@
-"""What the planner knows before a step, and how it is written to a checkpoint and read back.
-
-`BadSamples` are those that steps have skipped because they cannot be used. A source may have
-`Source.bad_samples` of them. Loaders describe such a sample by lengths of `BAD`, and the mixture
-draws the next one of the same source, so what is drawn depends on data alone. Each counts once,
-however often its source is read. Those that a job leaves out because they are too long count apart,
-and a source may have any number of them, but not nothing else.
-"""
+"""What the planner knows before a step, and how it is written to a checkpoint and read back;
+`PlanLog`: the last plans, each with the state before it."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import json
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from evenstep.data.pickling import same_code
-from evenstep.data.source import Source
-from evenstep.errors import MismatchError, SampleError, TooLongError
+from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.mixture import Mixer
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.mixture.state import MixtureState
@@ -27,109 +20,9 @@ from evenstep.plan.saved_state import headed, reading
 from evenstep.plan.value_checks import COUNT, check_schema, require
 from evenstep.service.job.job import Job
 from evenstep.service.planner.changes import Change
+from evenstep.service.planner.draws import TOO_LONG, Identities
 from evenstep.service.planner.policy_steps import Windows
-from evenstep.service.source_loader.preparer import PrepareFailure
-
-logger = logging.getLogger("evenstep")
-
-Identities = Mapping[str, tuple[tuple[int, int], ...]]
-"""By source, (shard, index) of each, in the order in which they were found."""
-
-
-class BadSamples:
-    """See the module docstring."""
-
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self._limits = {source.name: source.bad_samples for source in sources}
-        self.found: Identities = {}
-        """The bad samples of all steps so far; under the source's name and `_TOO_LONG` those that
-        are too long. Never changed, only replaced."""
-
-    def note_step(
-        self,
-        passed_over: Mapping[str, Sequence[tuple[int, int]]],
-        failures: Callable[[str, int, int], Sequence[PrepareFailure]],
-    ) -> None:
-        """Notes the samples that a step has passed over. Idempotent.
-
-        Args:
-            passed_over: by source, runs of positions (first, last + 1).
-            failures: of a source between two positions.
-
-        Raises:
-            SampleError: a source has more than it may have.
-        """
-        for source, runs in passed_over.items():
-            found = [each for run in runs for each in failures(source, *run)]
-            self._note_too_long(source, [each for each in found if _is_too_long(each)])
-            self._note(source, [each for each in found if not _is_too_long(each)])
-
-    def _note_too_long(self, source: str, failures: Sequence[PrepareFailure]) -> None:
-        if not failures:
-            return
-        name = source + _TOO_LONG
-        if name not in self.found:
-            logger.warning(
-                "%s; it is left out, as all such samples of source %r are, and counted",
-                failures[0].error,
-                source,
-            )
-        where = {(each.shard, each.index): None for each in failures}
-        self.found = {**self.found, name: tuple(dict.fromkeys(self.found.get(name, ())) | where)}
-
-    def _note(self, source: str, failures: Sequence[PrepareFailure]) -> None:
-        known = dict.fromkeys(self.found.get(source, ()))
-        for failure in failures:
-            where = failure.shard, failure.index
-            if where in known:
-                continue
-            known[where] = None
-            if len(known) > self._limits[source]:
-                raise _too_many(source, self._limits[source], failure)
-            logger.warning(
-                "sample %s[%d][%d] is passed over, bad sample %d of at most bad_samples=%d of its "
-                "source: %s",
-                *(source, *where, len(known), self._limits[source], failure.error),
-            )
-        self.found = {**self.found, source: tuple(known)}
-
-    def check(self, source: str, failures: Sequence[PrepareFailure]) -> None:
-        """Stops the search for a usable sample where there may be none.
-
-        Raises:
-            SampleError: these alone are more than the source may have.
-        """
-        seen: set[tuple[int, int]] = set()
-        long: set[tuple[int, int]] = set()
-        for failure in failures:
-            if _is_too_long(failure):
-                if (failure.shard, failure.index) in long:  # a whole pass is
-                    raise SampleError(f"source {source!r} has no other samples: {failure.error}")
-                long.add((failure.shard, failure.index))
-                continue
-            seen.add((failure.shard, failure.index))
-            if len(seen) > self._limits[source]:
-                raise _too_many(source, self._limits[source], failure)
-
-    def counts(self) -> dict[str, int]:
-        """By source, of those that have any."""
-        return {source: len(found) for source, found in self.found.items() if found}
-
-
-_TOO_LONG = " (too long)"
-
-
-def _is_too_long(failure: PrepareFailure) -> bool:
-    return isinstance(failure.error, TooLongError)
-
-
-def _too_many(source: str, limit: int, last: PrepareFailure) -> SampleError:
-    return SampleError(
-        f"source {source!r} has {limit + 1:,} bad samples, and bad_samples={limit:,} of Source "
-        f"allows {limit:,}; the last is {source}[{last.shard}][{last.index}]: {last.error}. Mend "
-        "the data, or raise bad_samples; then start again from the last saved state"
-    )
-
+from evenstep.strategy import LoadingPlan
 
 _SCHEMA = {
     "contents": {str: {str: str}},
@@ -307,7 +200,7 @@ def _carried_of(state: Mapping[str, Any], names: tuple[str, ...]) -> SampleTable
 def _bad_of(state: Mapping[str, Any]) -> Identities:
     found = {name: tuple(map(tuple, each)) for name, each in state["bad"].items()}
     for name, each in found.items():
-        source = name.removesuffix(_TOO_LONG)
+        source = name.removesuffix(TOO_LONG)
         passed_over = state["mixture"]["sources"].get(source, {}).get("bad", 0)
         pairs = len(set(each)) == len(each) and all(len(where) == 2 for where in each)
         require(pairs and len(each) <= passed_over, f"bad.{name}", each)
@@ -327,3 +220,50 @@ def source_digests(fingerprint: Mapping[str, Any]) -> dict[str, str]:
 def _digest(fields: Mapping[str, Any]) -> str:
     text = json.dumps(fields, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True)
+class LoggedPlan:
+    """The plan of one step."""
+
+    plan: LoadingPlan
+    before: PlannerState
+    """The state from which the step was planned."""
+
+
+class PlanLog:
+    """See the module docstring."""
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+        self._plans: OrderedDict[int, LoggedPlan] = OrderedDict()
+
+    def add(self, logged: LoggedPlan) -> None:
+        step = logged.plan.step
+        self._plans[step] = logged
+        while len(self._plans) > self._kept:
+            self._plans.popitem(last=False)
+
+    def get(self, step: int) -> LoggedPlan | None:
+        """The logged plan of a step, if it is kept."""
+        return self._plans.get(step)
+
+    def plan(self, step: int) -> LoadingPlan:
+        """The plan of a step.
+
+        Raises:
+            ConfigurationError: it is not kept any more.
+        """
+        logged = self._plans.get(step)
+        if logged is not None:
+            return logged.plan
+        first = next(iter(self._plans), None)
+        kept = "none is" if first is None else f"those from step {first} on are"
+        raise ConfigurationError(
+            f"the plan of step {step} is not kept, {kept}; raise plans_kept= of ServiceMemory"
+        )
+
+    def clear(self, begin: int = 0) -> None:
+        """Forgets the plans of this step and all after it."""
+        for step in [step for step in self._plans if step >= begin]:
+            del self._plans[step]

@@ -11,7 +11,6 @@ plan is the same whether the planner died before it, after it, or not at all.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,11 +21,10 @@ from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, Su
 from evenstep.mixture.sample_table import Metadata
 from evenstep.mixture.schedules import as_schedule
 from evenstep.service.job.job import Job
-from evenstep.service.planner.changes import Change, merged_changes
+from evenstep.service.planner.changes import Change
 from evenstep.service.planner.loader_pool import LoaderPool
-from evenstep.service.planner.plan_log import LoggedPlan
 from evenstep.service.planner.planner import Planner
-from evenstep.service.planner.planner_state import PlannerState
+from evenstep.service.planner.planner_state import LoggedPlan, PlannerState
 from evenstep.service.planner.seen_writer import STEPS
 from evenstep.service.planner.store.run_store import RunPlace, RunStore
 from evenstep.service.planner.trainer_reports import merged
@@ -111,13 +109,12 @@ class StoredPlanner(Planner):
         metadata: Metadata,
         store: RunStore,
         *,
-        plan_log: str | os.PathLike[str] | None = None,
         seen: RunPlace | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         """
         Args:
-            metadata, plan_log, seen: see `Planner`.
+            metadata, seen: see `Planner`.
             store: of the run. If it has states, this planner resumes where the previous one ended.
             state: to resume from if the store has none.
 
@@ -125,7 +122,7 @@ class StoredPlanner(Planner):
             ConfigurationError: the store cannot be read or written.
             MismatchError: a state is of another job.
         """
-        super().__init__(job, metadata, plan_log=plan_log, seen=seen)
+        super().__init__(job, metadata, seen=seen)
         self._store, self._given = store, job
         self._first = 0
         """The first step that this planner has planned. Earlier ones are planned again."""
@@ -277,7 +274,7 @@ class StoredPlanner(Planner):
                 "before it"
             )
         planner._resume(found[1], self._job_of(found[1]))
-        planner._changes = merged_changes(planner._changes, self._changes, self._store.changes)
+        planner._changes.add(*self._changes.made, *self._store.changes)
         planner._log.clear()
 
     def _job_of(self, state: Mapping[str, Any]) -> Job:
@@ -356,7 +353,6 @@ def planner_of(
     loaders: LoaderPool,
     *,
     state: Mapping[str, Any] | None,
-    plan_log: str | os.PathLike[str] | None,
     seen: RunPlace | None = None,
     store: RunPlace | None,
     mesh: Any = None,
@@ -374,10 +370,10 @@ def planner_of(
     """
     if store is not None and store.is_here:
         run = store.open(job)
-        return StoredPlanner(job, loaders, run, plan_log=plan_log, seen=seen, state=state)
+        return StoredPlanner(job, loaders, run, seen=seen, state=state)
     job = job if mesh is None else job.on(mesh)
     kind = Planner if store is None else UnstoredPlanner
-    planner = kind(job, loaders, plan_log=plan_log, seen=seen)
+    planner = kind(job, loaders, seen=seen)
     if state is not None:
         planner.load_state_dict(state)
     return planner

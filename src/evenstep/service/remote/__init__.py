@@ -5,7 +5,6 @@ The process of a role:
     role_host.py    `RoleHost` hands messages to the role, counts them, and listens for them
     role_threads.py threads that handle its messages, and others
     role_makers.py  makes roles, in their own processes
-    requests.py     what a process was asked, and how long it waits for others
 
 Where a message is sent:
 

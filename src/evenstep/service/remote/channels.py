@@ -17,8 +17,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from evenstep.errors import LoaderDiedError
-from evenstep.service.messages import Message
-from evenstep.service.remote.requests import Request
+from evenstep.service.messages import Message, Request
 from evenstep.service.remote.role_threads import in_thread
 from evenstep.service.transport.connection import ConnectionLostError, Connections
 from evenstep.service.transport.connection import Pending as SentFrames

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from evenstep.service.messages import Message, Method, P, Reply, T, message
+from evenstep.service.messages import Message, Method, P, Reply, Request, T, WaitTimer, message
 from evenstep.service.remote.channels import (
     ATTEMPTS,
     Answer,
@@ -27,7 +27,6 @@ from evenstep.service.remote.channels import (
     cause_of_death,
     located,
 )
-from evenstep.service.remote.requests import Request, WaitTimer
 
 if TYPE_CHECKING:
     from evenstep.service.client.remote_client import ServiceMonitor

@@ -19,10 +19,9 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from evenstep.errors import ConfigurationError, EvenstepError, described
-from evenstep.service.messages import Message
+from evenstep.service.messages import Message, WaitTimer
 from evenstep.service.remote.channels import Answer
 from evenstep.service.remote.handles import RemoteHandle
-from evenstep.service.remote.requests import WaitTimer
 from evenstep.service.remote.role_threads import RoleThreads
 from evenstep.service.transport.endpoint import Endpoint, Keys
 from evenstep.service.transport.frames import Frame, from_frames, to_frames

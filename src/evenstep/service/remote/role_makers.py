@@ -9,14 +9,13 @@ from evenstep.data.parquet import DECODED
 from evenstep.service.constructor.data_constructor import DataConstructor
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import LoaderJob, LoaderPart, SourceLayout
-from evenstep.service.messages import call
+from evenstep.service.messages import WaitTimer, call
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.store.run_store import RunPlace
 from evenstep.service.planner.stored_planner import planner_of
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.handles import RemoteHandle
-from evenstep.service.remote.requests import WaitTimer
 from evenstep.service.source_loader.source_loader import SourceLoader, Standby
 from evenstep.strategy.mesh import ClientPlaceTree
 
@@ -59,14 +58,13 @@ def make_planner(
     layout: SourceLayout,
     loaders: list[RemoteHandle],
     state: Mapping[str, Any] | None,
-    plan_log: str | None,
     seen: RunPlace | None = None,
     store: RunPlace | None = None,
     mesh: ClientPlaceTree | None = None,
 ) -> Planner:
     handles = [handle.using(timer=timer) for handle in loaders]
     pool = LoaderPool(layout, handles, columns=job.columns, sources=job.sources)
-    given: dict[str, Any] = {"plan_log": plan_log, "seen": seen, "store": store, "mesh": mesh}
+    given: dict[str, Any] = {"seen": seen, "store": store, "mesh": mesh}
     return planner_of(job, pool, state=state, **given)
 
 
@@ -94,7 +92,6 @@ def restart_planner(
     timer: WaitTimer,
     job: Job,
     registry: RemoteHandle,
-    plan_log: str | None,
     seen: RunPlace | None,
     store: RunPlace | None,
 ) -> Planner:
@@ -106,7 +103,6 @@ def restart_planner(
         job_state.layout,
         list(job_state.info.loaders),
         job_state.planner_state,
-        plan_log,
         seen,
         store,
         job_state.tree if job_state.mesh_begins else None,

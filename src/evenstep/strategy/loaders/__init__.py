@@ -6,11 +6,8 @@ layout of processes within limits of memory and time. In reading order:
                      what a loader needs for some parts of sources
     loader_layout    `SourceStripe`: the part of a source that one loader owns; `LoaderLayout`: the
                      result; `owners_by_weight`: who owns what where no costs are measured
-    loader_packing   `packed`: as few loaders, then as few workers, as can be found
-
-While the job runs, its weights move:
-
-    scaling          `group_needs`: loaders and workers at each step
+    loader_packing   `packed`: as few loaders, then as few workers, as can be found; `group_needs`:
+                     loaders and workers at each step, while the job runs and its weights move
 """
 
 from evenstep.strategy.loaders.load_model import (
@@ -24,27 +21,23 @@ from evenstep.strategy.loaders.loader_layout import (
     STRIPE,
     LoaderLayout,
     PlannedLoader,
-    Shortage,
     SourceStripe,
     owners_by_weight,
 )
-from evenstep.strategy.loaders.loader_packing import packed
-from evenstep.strategy.loaders.scaling import (
-    GroupNeeds,
+from evenstep.strategy.loaders.loader_packing import (
     ScalingLimits,
     group_needs,
     groups_of_layout,
+    packed,
 )
 
 __all__ = [
     "STRIPE",
-    "GroupNeeds",
     "LoadModel",
     "LoaderLayout",
     "LoaderLimits",
     "PlannedLoader",
     "ScalingLimits",
-    "Shortage",
     "SourceProfile",
     "SourceStripe",
     "draws_of",

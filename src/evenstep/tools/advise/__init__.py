@@ -17,13 +17,12 @@ from evenstep.tools.advise.advice import Advice, advise
 from evenstep.tools.advise.length_sample import LengthSample, Summary
 from evenstep.tools.advise.length_sources import draw_length_sample
 from evenstep.tools.advise.predict import Prediction
-from evenstep.tools.advise.recommend import Recommendation, set_up
+from evenstep.tools.advise.recommend import set_up
 
 __all__ = [
     "Advice",
     "LengthSample",
     "Prediction",
-    "Recommendation",
     "Summary",
     "advise",
     "draw_length_sample",

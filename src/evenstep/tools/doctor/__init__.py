@@ -2,9 +2,8 @@
 
 ```
 finding      one result: what was found, and what to do about it
-limits       files that this process may have open
 software     Python, torch and other packages; whether PyTorch's attention is slow where shapes
-             vary: trainers warn of it, too
+             vary: trainers warn of it, too; files that this process may have open
 trial        a small job of two ranks: it fails where the system forbids what all jobs do
 ```
 
@@ -18,7 +17,7 @@ import platform
 import socket
 from collections.abc import Callable
 
-from evenstep.tools.doctor import limits, software
+from evenstep.tools.doctor import software
 from evenstep.tools.doctor.finding import Examination, Finding
 from evenstep.tools.doctor.trial import trial
 
@@ -27,7 +26,7 @@ __all__ = ["Examination", "Finding", "examine"]
 CHECKS = (
     software.releases,
     software.torch_build,
-    limits.open_files,
+    software.open_files,
 )
 _ORDER = ("breaks", "warning", "ok")
 

@@ -1,4 +1,4 @@
-"""Python, torch and its attention, and the other packages that jobs use.
+"""Python, torch and its attention, the other packages that jobs use, and open files.
 
 PyTorch's attention may cost a tenth of a second for every new shape of a batch. On NVIDIA's Hopper
 and on datacenter Blackwell, ``scaled_dot_product_attention`` takes cuDNN first where it is at least
@@ -10,6 +10,7 @@ next, builds none.
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import warnings
 from collections.abc import Iterator, Mapping
@@ -124,3 +125,30 @@ def torch_build() -> Iterator[Finding]:
 def gpus(folder: str = "/dev") -> list[str]:
     """NVIDIA's, as the system shows them."""
     return sorted(path.name for path in Path(folder).glob("nvidia[0-9]*"))
+
+
+try:
+    import resource
+except ImportError:  # not every system has it
+    resource = None  # type: ignore[assignment]
+
+_FEW_FILES = 128
+"""Below it, a rank with 16 workers does not start."""
+_SOME_FILES = 1024
+"""Below it, windows of some thousand samples do not fit: each slab that holds some is a file."""
+
+
+def open_files() -> Iterator[Finding]:
+    if resource is None:
+        return
+    soft, hard = (
+        math.inf if limit == resource.RLIM_INFINITY else limit
+        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    found, remedy = f"{soft:,} may be open (ulimit -n)", ""
+    if soft < _SOME_FILES:
+        found += ": too few for many workers or large windows"
+        remedy = f"ulimit -n {min(hard, 65536)}, before the job starts"
+        if hard < _SOME_FILES:
+            remedy = f"have the hard limit of {hard:,} raised (ulimit -Hn), then the soft one"
+    yield Finding(check="open files", found=found, remedy=remedy, breaks=soft < _FEW_FILES)

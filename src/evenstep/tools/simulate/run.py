@@ -46,7 +46,6 @@ def simulate(
     lengths_per_rank: Sequence[Int64Array],
     *,
     buffer_size: int | str = AUTO,
-    exhausted: str = "pad",
     accumulate: int = 1,
     update_tokens: int = 0,
     seed: int = 0,
@@ -62,7 +61,6 @@ def simulate(
             samples have images, [4, samples] lengths, patches, images and patch pairs. Ranks may
             have unequally many, or none. A `Yardstick` deals them out anew, each identity once.
         buffer_size: samples a rank may hold in its window; "auto": see `DataLoader`.
-        exhausted: "pad" or "stop"; see `RankProtocol`.
         accumulate: steps whose gradients are added up before the optimizer steps: an update.
         update_tokens: real tokens that it should have on all ranks; 0 where groups decide.
         seed: seed of the epoch.
@@ -78,7 +76,6 @@ def simulate(
         policy,
         lengths_per_rank,
         buffer_size=buffer_size,
-        exhausted=exhausted,
         accumulate=accumulate,
         update_tokens=update_tokens,
         seed=seed,
@@ -100,7 +97,11 @@ def run_epoch(
     identities: Sequence[Int64Array] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SimulatedEpoch:
-    """Runs one epoch to its end, to look at its steps. Arguments are those of `simulate`."""
+    """Runs one epoch to its end, to look at its steps. Arguments are those of `simulate`.
+
+    Args:
+        exhausted: "pad" or "stop"; see `RankProtocol`.
+    """
     shards = [np.atleast_2d(np.asarray(each, np.int64)) for each in lengths_per_rank]
     identities = _identities(policy, shards, identities)
     spent: list[float] = []  # seconds in the policy

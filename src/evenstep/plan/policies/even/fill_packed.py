@@ -154,14 +154,8 @@ class PackedSamples:
         for need, limit in zip(self.needs[1:], left[1:]):
             pool = pool[need[pool] <= limit]
         pool, none = np.append(pool, len(free)), len(pool)
-        # All below: [runs, pairs].
-        first, second = _pairs(self.needs[0][pool], runs.left[0])
         needs = self.needs[:, pool]
-        for need, limit in zip(needs[1:], runs.left[1:]):
-            over = need[first] > limit[:, None]
-            first = np.where(over, none, first)
-            over = need[first] + need[second] > limit[:, None]
-            second = np.where(over, none, second)
+        first, second = _pairs_within(needs, runs.left)  # [runs, pairs], as all below
         score = (runs.left[0][:, None] - needs[0][first] - needs[0][second]) / target
         score += _SKIPPED * runs.starts[:, None]
         size = 1 + (runs.ends - runs.starts)[:, None] + (first < none) + (second < none)
@@ -171,6 +165,22 @@ class PackedSamples:
             return alone
         places = [place for place in (first[run, pair], second[run, pair]) if place < none]
         return np.concatenate([alone, old[runs.starts[run] : runs.ends[run]], pool[places]])
+
+
+def _pairs_within(needs: Int64Array, left: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """[runs, pairs] the places of two samples that go with each run; the last is that of none.
+
+    Args:
+        needs: [1 + limits, samples + 1] as of `PackedSamples`, shortest first.
+        left: [1 + limits, runs] what each run leaves.
+    """
+    none = needs.shape[1] - 1
+    first, second = _pairs(needs[0], left[0])
+    for need, limit in zip(needs[1:], left[1:]):
+        first = np.where(need[first] > limit[:, None], none, first)
+        over = need[first] + need[second] > limit[:, None]
+        second = np.where(over, none, second)
+    return first, second
 
 
 @dataclass(frozen=True)

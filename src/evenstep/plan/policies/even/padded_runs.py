@@ -86,40 +86,47 @@ def take_runs(
     Returns:
         A run for each target: places in `samples`, ascending.
     """
+    choice = _Choice(targets.copy(), limits, wishes, pull, tilt, parts)
+    return take_groups(samples, len(targets), limits.due, choice.fits, choice.choose, oldest=oldest)
 
-    targets = targets.copy()
 
-    def fits(left: SortedWindow, step: int) -> BoolArray:
-        alone: BoolArray = left.costs[SINGLE] <= targets[step] * (1 + ROUNDING)
+@dataclass(frozen=True)
+class _Choice:
+    """Chooses the run of each step; see `take_runs`."""
+
+    targets: Float64Array
+    """[steps] of steps that are still to come they change."""
+    limits: RunLimits
+    wishes: Float64Array | None
+    pull: float
+    tilt: float
+    parts: Int64Array | None
+
+    def fits(self, left: SortedWindow, step: int) -> BoolArray:
+        alone: BoolArray = left.costs[SINGLE] <= self.targets[step] * (1 + ROUNDING)
         return alone
 
-    def choose(left: SortedWindow, step: int, must: int, most: int) -> Int64Array:
-        chosen = best(left, step, must, most)
-        if parts is not None:
-            others = step + 1 + np.flatnonzero(parts[step + 1 :] == parts[step])
-            targets[others] += (targets[step] - left.cost_of(chosen)) / max(len(others), 1)
+    def choose(self, left: SortedWindow, step: int, must: int, most: int) -> Int64Array:
+        if self.parts is None:
+            return self._best(left, step, must, most, UNDER)
+        others = step + 1 + np.flatnonzero(self.parts[step + 1 :] == self.parts[step])
+        chosen = self._best(left, step, must, most, UNDER_OF_SEVERAL if len(others) else UNDER)
+        missed = self.targets[step] - left.cost_of(chosen)
+        self.targets[others] += missed / max(len(others), 1)
         return chosen
 
-    def best(left: SortedWindow, step: int, must: int, most: int) -> Int64Array:
-        wish = Wish(-1.0 if wishes is None else float(wishes[step]), pull, tilt)
-        soft = parts is not None and parts[step] in parts[step + 1 :]
-        runs = Runs.of(
-            left,
-            float(targets[step]),
-            limits,
-            must,
-            most,
-            wish,
-            UNDER_OF_SEVERAL if soft else UNDER,
-        )
+    def _best(
+        self, left: SortedWindow, step: int, must: int, most: int, under: float
+    ) -> Int64Array:
+        place = -1.0 if self.wishes is None else float(self.wishes[step])
+        wish = Wish(place, self.pull, self.tilt)
+        runs = Runs.of(left, float(self.targets[step]), self.limits, must, most, wish, under)
         found = int(runs.loss.argmin())
         if must >= 0 and runs.loss[0] == np.inf:
             return np.array([must])  # too large for the target or the memory
         if runs.loss[found] == np.inf:
             return np.array([0])  # nothing fits: the shortest alone
         return np.arange(runs.begins[found], runs.ends[found])
-
-    return take_groups(samples, len(targets), limits.due, fits, choose, oldest=oldest)
 
 
 def take_groups(

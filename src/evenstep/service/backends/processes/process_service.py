@@ -87,8 +87,7 @@ class ProcessService(ChangingJob):
             # Imports torch while the loaders start.
             import_module("evenstep.service.constructor.batch_builder")
             handles = [each.handle() for each in self._loaders]
-            logs = self._logs.plans, seen
-            run = job, self._layout, handles, options.state, *logs, self._store
+            run = job, self._layout, handles, options.state, seen, self._store
             planner = self._made("the Planner", 1, make_planner, *run)
             here = ThreadChannel(self._registry)
             registry = RemoteHandle.at("the registry", here, os.getpid(), _HERE)

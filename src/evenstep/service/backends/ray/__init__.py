@@ -26,5 +26,4 @@ from evenstep.lazy_names import lazy_names
 if TYPE_CHECKING:
     from evenstep.service.backends.ray.ray_service import RayService as RayService
 
-__all__ = ["RayService"]
-__getattr__, __dir__ = lazy_names(__name__, {".ray_service": __all__})
+__getattr__, __dir__ = lazy_names(__name__)

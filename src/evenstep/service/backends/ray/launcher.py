@@ -122,7 +122,7 @@ class Launcher:
         )
         loaders = [self._create_loader(part, cpus) for part in job.loader_jobs(layout)]
         whole = self._put(ray.cloudpickle.dumps(job))
-        given = self.registry, logs.plans, seen, store
+        given = self.registry, seen, store
         planner = self._create("planner", "the Planner", cpus, 1, restart_planner, whole, *given)
         return planner, loaders, self._create_constructors(job, 0, groups, cpus, whole)
 

@@ -1,4 +1,7 @@
-"""Checks that the plan a strategy returns is a plan of this step's samples."""
+"""`StrategySteps`: the steps that a strategy makes of a mixture, each of what it draws in it.
+
+The plan that a strategy returns must be one of this step's samples, each once.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,75 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.errors import ConfigurationError, EvenstepError, SampleError
+from evenstep.errors import ConfigurationError, SampleError
 from evenstep.mixture.sample_table import SampleTable
-from evenstep.strategy import LoadingPlan
+from evenstep.service.job.job import Job
+from evenstep.service.planner.draws import Draws
+from evenstep.service.planner.policy_steps import Windows
+from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.strategy.plan_builder import TooFewSamplesError
 
 _MAX_CARRIED = 2  # steps' worth of tokens that may be carried
+
+
+class StrategySteps:
+    """See the module docstring."""
+
+    def __init__(self, job: Job, draws: Draws, windows: Windows) -> None:
+        """
+        Args:
+            job: with a strategy.
+            windows: to begin with.
+        """
+        self._job, self._draws = job, draws
+        self.windows = windows
+        """Samples that found no room in an earlier step."""
+
+    def plan(self, step: int) -> LoadingPlan | None:
+        """The next plan; None where the mixture has ended.
+
+        Args:
+            step: its number.
+        """
+        job, draws, carried = self._job, self._draws, self.windows.table
+        assert job.strategy is not None
+        if draws.mixture.ended and not len(carried):
+            return None
+        draws.begin_draw()
+        graph = DGraph.of(
+            draws.metadata,
+            job.tree,
+            step=step,
+            micro_batches=job.micro_batches,
+            max_tokens=job.max_tokens,
+            carried=carried,
+            mixture=draws.mixture,
+        ).modality(*job.measures.counted)
+        try:
+            made = job.strategy(graph, job.tree, step)  # draws the step, by graph.mix()
+        except TooFewSamplesError:
+            if not draws.mixture.ended:
+                raise
+            self.windows = Windows.of(self._with_drawn(step))
+            return None
+        samples = self._with_drawn(step)
+        if samples is carried:
+            raise ConfigurationError(
+                f"the strategy has drawn nothing of the job's sources in step {step}; let it call "
+                "graph.mix(), for the job's own weights, or graph.mix(weights)"
+            )
+        plan = check_plan(made, step=step, tree=job.tree, samples=samples)
+        check_room(plan)
+        self.windows = Windows.of(plan.carried)
+        return plan
+
+    def _with_drawn(self, step: int) -> SampleTable:
+        """Carried samples, and those that the strategy has drawn for the step."""
+        carried, drawn = self.windows.table, self._draws.of_step(step)
+        if drawn is None:
+            return carried
+        return SampleTable.concatenate([carried, drawn]) if len(carried) else drawn
 
 
 def check_plan(plan: Any, *, step: int, tree: ClientPlaceTree, samples: SampleTable) -> LoadingPlan:
@@ -78,11 +144,4 @@ def check_room(plan: LoadingPlan) -> None:
         f"more than {_MAX_CARRIED} steps of {room:,} tokens hold: a step draws more than it "
         "holds, and samples pile up; lower tokens_per_step or samples_per_step, or raise "
         "max_tokens or micro_batches"
-    )
-
-
-def for_all(error: BaseException, step: int) -> EvenstepError:
-    """An error in the user's code as one that can be sent to every client."""
-    return EvenstepError(
-        f"the strategy or schedule raised {type(error).__name__} in step {step}: {error}"
     )
