@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,20 @@ from evenstep.batch.composition import Composition
 from evenstep.errors import ConfigurationError
 from evenstep.files import cannot
 from evenstep.plan.length_moments import LengthMoments
+from evenstep.protocol.slow_ranks import SlowRank
+from evenstep.tools.report.picture import INK, dress, new_figure
 
 LOSSES = {
     "work": "work on tokens",
     "padding": "padding",
     "ranks": "waiting for ranks",
+    "slow": "waiting for a slow rank",
     "data": "waiting for data",
 }
 """Where the time of a step goes: names, and the words for them."""
+_COLOURS = ("#0072b2", "#e69f00", "#a0a0a0", "#d55e00", "#cc79a7")  # in the order of `LOSSES`
+_NAMED = 8
+"""Slow ranks that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,13 +42,16 @@ class RunRecord:
     ranks: int
     steps: Mapping[str, Float64Array]
     """[steps] of each figure: ``wait`` and ``train`` in seconds, on the rank that wrote the log;
-    ``imbalance``; ``imbalance_measured``, 0 where it
-    is unknown; ``images``, ``tokens``, and
-    ``padding``, the share of padded tokens that are padding."""
+    ``imbalance``; ``imbalance_measured``, 0 where it is unknown; ``slow``, how much more time than
+    its work explains the slowest rank needs; ``images``, ``tokens``, and ``padding``, the share of
+    padded tokens that are padding."""
     first_waits: tuple[float, ...]
     """[passes] seconds to the first step."""
     composition: float
     """See `evenstep.batch.composition`."""
+    slow: tuple[tuple[SlowRank, int | None], ...]
+    """Ranks that needed more time than their work explains, with the step at which that was over.
+    """
 
     def __len__(self) -> int:
         return len(self.steps["wait"])
@@ -62,11 +71,12 @@ class RunRecord:
         """[steps] seconds by what they were spent on, in the order of `LOSSES`.
 
         A step takes as long as its costliest rank, so an average rank spends 1 - 1 / imbalance of
-        it waiting for the others. Padding takes its share of tokens of the rest. Both are
-        predictions, from costs, or from what steps were measured to take, and tokens; the wait for
-        data is measured.
+        it waiting for the others; and for a slow rank, what that needs more. Padding takes its
+        share of tokens of the rest. These are predictions, from costs, or from what was measured,
+        and tokens; the wait for data is measured.
         """
-        train = self.steps["train"]
+        slow = self.steps["train"] * (1 - 1 / (1 + self.steps["slow"]))
+        train = self.steps["train"] - slow
         measured = self.steps["imbalance_measured"]
         imbalance = np.where(measured > 0, measured, self.steps["imbalance"])
         ranks = train * (1 - 1 / np.maximum(imbalance, 1))
@@ -75,6 +85,7 @@ class RunRecord:
             "work": train - ranks - padding,
             "padding": padding,
             "ranks": ranks,
+            "slow": slow,
             "data": self.steps["wait"],
         }
 
@@ -110,6 +121,10 @@ class RunRecord:
         measured = self.steps["imbalance_measured"]
         if (measured > 0).any():
             found["imbalance, measured"] = f"{measured[measured > 0].mean():.3f}"
+        for each, end in self.slow[-_NAMED:]:
+            until = "" if end is None else f", until step {end:,}"
+            since = f"since step {each.step:,} of epoch {each.epoch}"
+            found[f"rank {each.rank} slow {since}"] = f"{each.share:.0%} more time{until}"
         if mean["images"]:
             found["images of a step"] = f"{mean['images']:,.1f}"
         found["padding"] = f"{mean['padding']:.1%}"
@@ -125,7 +140,36 @@ class RunRecord:
             "shares": self.shares,
             "tokens_per_second": self.tokens_per_second,
             "composition": self.composition,
+            "slow": [{**each._asdict(), "until": end} for each, end in self.slow],
         }
+
+
+def plot_losses(runs: Sequence[RunRecord], path: Path) -> None:
+    """Draws where the time of each step went, one panel per run, and writes a PNG file.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    figure = new_figure(7, 0.6 + 1.9 * len(runs))
+    axes = figure.subplots(len(runs), 1, squeeze=False)[:, 0]
+    for axis, run in zip(axes, runs):
+        below = np.zeros(len(run))
+        steps = np.arange(len(run))
+        for (name, seconds), colour in zip(run.losses.items(), _COLOURS):
+            above = below + seconds
+            axis.fill_between(
+                steps, below, above, step="mid", color=colour, linewidth=0, label=LOSSES[name]
+            )
+            below = above
+        axis.set_ylim(0, 1.3 * float(np.quantile(below, 0.98)))
+        dress(axis, run.name, "seconds")
+        axis.margins(x=0)
+    axes[-1].set_xlabel("step", color=INK)
+    handles, words = axes[0].get_legend_handles_labels()
+    place: Any = {"loc": "outside lower center", "ncols": len(LOSSES), "frameon": False}
+    figure.legend(handles, words, labelcolor=INK, fontsize=8, **place)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png", transparent=True)
 
 
 def read_run(path: str | os.PathLike[str]) -> RunRecord:
@@ -143,6 +187,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     steps: list[dict[str, float]] = []
     first_waits: list[float] = []
     composition = Composition()
+    slow: dict[tuple[int, ...], tuple[SlowRank, int | None]] = {}
     started = begins = False
     for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
@@ -152,6 +197,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
                 ranks = int(value["ranks"])
                 continue
             figures = _figures_of(value)
+            _note_slow(slow, value)
             if begins:
                 first_waits.append(figures["wait"])
             else:
@@ -171,7 +217,19 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
         steps={name: np.array([step[name] for step in steps], np.float64) for name in _NAMES},
         first_waits=tuple(first_waits),
         composition=composition.value,
+        slow=tuple(slow.values()),
     )
+
+
+def _note_slow(slow: dict[tuple[int, ...], tuple[SlowRank, int | None]], line: Any) -> None:
+    """Adds the slow ranks of a line to those of the lines before."""
+    now = [SlowRank(**each) for each in line.get("slow", ())]
+    for key, (each, end) in slow.items():
+        slow[key] = each, line["step"] if end is None else end
+    for each in now:
+        key = each.rank, each.epoch, each.step
+        share = max(each.share, slow[key][0].share) if key in slow else each.share
+        slow[key] = each._replace(share=share), None
 
 
 def _figures_of(line: dict[str, Any]) -> dict[str, float]:
@@ -181,13 +239,14 @@ def _figures_of(line: dict[str, Any]) -> dict[str, float]:
         "train": float(line["train"]),
         "imbalance": float(line["imbalance"]),
         "imbalance_measured": float(line.get("imbalance_measured") or 0.0),
+        "slow": max((float(each["share"]) for each in line.get("slow", ())), default=0.0),
         "images": float(line.get("images", 0)),
         "tokens": tokens,
         "padding": 1 - tokens / padded if padded else 0.0,
     }
 
 
-_NAMES = ("wait", "train", "imbalance", "imbalance_measured", "images", "tokens", "padding")
+_NAMES = ("wait", "train", "imbalance", "imbalance_measured", "slow", "images", "tokens", "padding")
 
 
 def _damaged(path: str | os.PathLike[str], number: int, why: str) -> ConfigurationError:
