@@ -28,8 +28,8 @@ def sample(identity: int) -> dict[str, Any]:
     return {"input_ids": [identity + 1] * (1 + identity % 13), "identity": identity}
 
 
-def streamed(shards: int, identities: Any = range(COUNT)) -> Any:
-    rows = datasets.Dataset.from_list(list(map(sample, identities)))
+def streamed(shards: int) -> Any:
+    rows = datasets.Dataset.from_list(list(map(sample, range(COUNT))))
     return rows.to_iterable_dataset(num_shards=shards)
 
 
@@ -68,7 +68,6 @@ def write_tars(folder: Path, shards: int) -> None:
 
 def kinds(rank: Rank, folder: Path) -> dict[str, Any]:
     place = {"rank": rank.rank, "world_size": rank.world_size}
-    by_hand = range(rank.rank, COUNT, rank.world_size)
     return {
         "streamed, even": streamed(4),
         "streamed, uneven": streamed(5),
@@ -76,7 +75,6 @@ def kinds(rank: Rank, folder: Path) -> dict[str, Any]:
         "streamed, shuffled": streamed(6).shuffle(seed=3, buffer_size=20),
         "streamed, split": distributed.split_dataset_by_node(streamed(4), **place),
         "streamed, sharded": streamed(4).shard(num_shards=2, index=rank.rank),
-        "streamed, by hand": streamed(2, by_hand),
         "tars": tars(folder, 5),
         "tars, one": tars(folder, 1),
         "method": Dealing(),
