@@ -1,4 +1,4 @@
-"""Tables 6 and 10 of the ODB paper: a rank without samples, and lengths."""
+"""Appendix D, Tables 6 and 10 of the ODB paper: groups, a rank without samples, and lengths."""
 
 from __future__ import annotations
 
@@ -8,8 +8,28 @@ import numpy as np
 
 from benchmarks.papers.odb.paper import OdbRule
 from benchmarks.papers.outcome import Outcome, Table
+from evenstep.plan.groups import token_budget_groups
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.run import run_epoch
+
+EXAMPLE = {(100, 200): 400, (500,): 500, (800,): 800}
+"""Appendix D: lengths of the samples of each group, and its padded tokens; the budget is 1000."""
+
+
+def appendix_d(seed: int) -> Outcome:
+    lengths = np.array(sorted(length for group in EXAMPLE for length in group))
+    groups = token_budget_groups(lengths, 1000)
+    ours = {
+        tuple(sorted(lengths[groups.group(g)].tolist())): int(padded)
+        for g, padded in enumerate(groups.shapes(lengths).padded)
+    }
+    paper, found = (
+        [" + ".join(map(str, group)) + f": {each[group]}" for group in sorted(each)]
+        for each in (EXAMPLE, ours)
+    )
+    table = Table(["samples: padded tokens, paper", "ours"], [list(r) for r in zip(paper, found)])
+    return Outcome([table], "; ".join(paper), "; ".join(found))
+
 
 BUDGET = 4096
 ASSIGNED = (*range(47, 32, -1), 0)
