@@ -29,7 +29,6 @@ RUNS = {
     "odb/table-4": "endings:table_4",
     "odb/table-5": "endings:table_5",
     "odb/table-6": "audits:table_6",
-    "odb/table-10": "audits:table_10",
     "odb/tables-13-14": "shapes:tables_13_14",
     "odb/table-17": "sweeps:table_17",
     "wlb/figure-3": "positions:figure_3",

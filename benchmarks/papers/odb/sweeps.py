@@ -112,8 +112,8 @@ def figure_2a(seed: int) -> Outcome:
         rows.append(_point(f"ODB, {model}, budget {budget:,}", paper, epoch, alone))
     columns = ["", "padding %: paper", "ours", "throughput: paper", "predicted", "imbalance"]
     paper, ours = (
-        f"batch of 2: {rows[1][at]} %, {rows[1][at + 2]}; ODB {rows[4][at]} and {rows[5][at]} %, "
-        f"{rows[4][at + 2]} and {rows[5][at + 2]}"
+        f"padding {rows[1][at]} %, throughput {rows[1][at + 2]}; ODB {rows[5][at]} %, "
+        f"{rows[5][at + 2]}"
         for at in (1, 2)
     )
     return Outcome([Table(columns, rows)], paper, ours)
