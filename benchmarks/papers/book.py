@@ -43,14 +43,7 @@ RUNS = {
 }
 """CHAPTER/KEY -> module of the chapter's package, and the function in it that takes the seed and
 returns an `Outcome`."""
-SLOW = {
-    "wlb/table-2",
-    "wlb/figures-12-13",
-    "odb/table-4",
-    "odb/tables-13-14",
-    "wlb/ranks",
-    "wlb/figure-15",
-}
+SLOW = {"odb/table-4", "odb/tables-13-14", "wlb/figures-12-13", "wlb/ranks", "wlb/figure-15"}
 """Those that take minutes, or want a quiet machine."""
 
 

@@ -142,9 +142,9 @@ def figure_2b(seed: int) -> Outcome:
     share, mixed = rows[5], rows[6]  # of 2B, to which the paper fits equation 5
     return Outcome(
         [Table(columns, rows)],
-        "1.72 to 2.47, MM-Mix 4.43; f_s 0.01 (ShareGPT4o), 0.37 (MM-Mix)",
-        f"{min(predicted):.2f} to {max(predicted):.2f}, MM-Mix {mixed[4]}; f_s {share[2]}, "
-        f"{mixed[2]}, for which equation 5 gives {share[5]}, {mixed[5]}",
+        "1.72 to 2.47, MM-Mix 4.43; f_s 0.01 and 0.37",
+        f"{min(predicted):.2f} to {max(predicted):.2f}, MM-Mix {mixed[4]}; f_s {share[2]} and "
+        f"{mixed[2]}, so equation 5 says {share[5]} and {mixed[5]}",
     )
 
 
