@@ -17,7 +17,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.files import cannot
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.protocol.slow_ranks import SlowRank
-from evenstep.tools.report.picture import new_figure
+from evenstep.tools.report.picture import INK, dress, new_figure
 
 LOSSES = {
     "work": "work on tokens",
@@ -162,15 +162,14 @@ def plot_losses(runs: Sequence[RunRecord], path: Path) -> None:
             )
             below = above
         axis.set_ylim(0, 1.3 * float(np.quantile(below, 0.98)))
-        axis.set_title(run.name, loc="left", fontsize=10)
-        axis.set_ylabel("seconds")
-        axis.spines[["top", "right"]].set_visible(False)
+        dress(axis, run.name, "seconds")
         axis.margins(x=0)
-    axes[-1].set_xlabel("step")
-    shown = axes[0].get_legend_handles_labels()
-    figure.legend(*shown, loc="outside lower center", ncols=len(LOSSES), frameon=False, fontsize=8)
+    axes[-1].set_xlabel("step", color=INK)
+    handles, words = axes[0].get_legend_handles_labels()
+    place: Any = {"loc": "outside lower center", "ncols": len(LOSSES), "frameon": False}
+    figure.legend(handles, words, labelcolor=INK, fontsize=8, **place)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png")
+    figure.savefig(path, format="png", transparent=True)
 
 
 def read_run(path: str | os.PathLike[str]) -> RunRecord:
