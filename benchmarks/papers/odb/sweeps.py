@@ -111,12 +111,12 @@ def figure_2a(seed: int) -> Outcome:
         epoch = Epoch.of_result(odb(shares, budget, BUFFER, seed))
         rows.append(_point(f"ODB, {model}, budget {budget:,}", paper, epoch, alone))
     columns = ["", "padding %: paper", "ours", "throughput: paper", "predicted", "imbalance"]
-    paper, ours = (
+    printed, ours = (
         f"padding {rows[1][at]} %, throughput {rows[1][at + 2]}; ODB {rows[5][at]} %, "
         f"{rows[5][at + 2]}"
         for at in (1, 2)
     )
-    return Outcome([Table(columns, rows)], paper, ours)
+    return Outcome([Table(columns, rows)], printed, ours)
 
 
 def _point(name: str, paper: tuple[str, str], epoch: Epoch, base: Epoch) -> list[str]:
