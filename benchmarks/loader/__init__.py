@@ -7,5 +7,6 @@ start_methods  seconds to the first batch, and memory, of each way to start work
 long_run       memory, files and speed over as many steps as you like, with exact resumes
 fault_times    seconds from a fault to the error that names it, on every rank
 fault_cases    what goes wrong in its jobs
+diseases       the pictures of docs/diagnose.md: runs that lose time in one way each
 auto_memory    how close max_tokens="auto" comes to its share of memory
 """

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,7 +66,8 @@ def running(tmp_path: Path) -> Iterator[Running]:
     """`evenstep service run` in a process of its own."""
     (tmp_path / "a_job.py").write_text(JOB)
     command = ["-m", "evenstep", "service", "run", "a_job.py", "--backend", "processes", "--json"]
-    command += ["--name", NAME, "--port", "0"]
+    (tmp_path / "weights.json").write_text("null")
+    command += ["--name", NAME, "--port", "0", "--weights", "weights.json"]
     with subprocess.Popen(
         [sys.executable, *command, "--step-log", "run.jsonl"],
         cwd=tmp_path,
@@ -117,9 +119,11 @@ def test_a_running_job_is_looked_at_and_changed_by_commands_and_ends(
             change(*command)
         code, out, _ = evenstep(capsys, "status", "--name", NAME)
         assert len(json.loads(out)["loaders"]) == 2
-        weights = running.folder / "weights.json"
-        weights.write_text('{"rows": 3}')
-        assert change("set-weights", str(weights))["after"] == {"rows": 3.0}
+        (running.folder / "weights.json").write_text('{"rows": 3}')
+        begin = time.monotonic()
+        while "weights" not in [each["kind"] for each in change("status")["planner"]["changes"]]:
+            assert time.monotonic() < begin + 60
+            time.sleep(0.1)
         change("drain")
         with pytest.raises(MeshChangedError):
             taken.extend(client)
@@ -129,6 +133,7 @@ def test_a_running_job_is_looked_at_and_changed_by_commands_and_ends(
         taken.extend(client)
     out, err = running.process.communicate(timeout=60)
     assert running.process.returncode == 0, err
+    assert "weights of weights.json from step" in err
     told = json.loads(out)
     assert told["ended"]
     assert told["steps"]["steps"] == len(taken) > 3

@@ -73,8 +73,7 @@ class Listed(Text):
 
 
 class Crossed(Text):
-    """A row of as many images as the group has at most, and a mask over tokens and images, as
-    Mllama has them."""
+    """A row of as many images as the group has at most, and a mask over tokens and images."""
 
     def add(self, batch: dict[str, Any], rows: list[Any], pictures: list[torch.Tensor]) -> None:
         most = max(len(row["images"]) for row in rows)
@@ -84,7 +83,7 @@ class Crossed(Text):
             for k, picture in enumerate(row["images"]):
                 pixels[place, k], mask[place, :, k] = picture[:, :2], 1
         if most:
-            batch |= {"pixel_values": pixels, "cross_attention_mask": mask}
+            batch |= {"pixel_values": pixels, "image_mask": mask}
 
 
 class Counted(Text):

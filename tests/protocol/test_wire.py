@@ -19,6 +19,7 @@ from evenstep.protocol.bodies import (
     encode_proposal,
     encode_receipt,
 )
+from evenstep.protocol.slow_ranks import OwnPace
 from evenstep.protocol.wire import (
     HELLO,
     PROPOSAL,
@@ -70,10 +71,12 @@ def proposal(draw, numbers):
     too_long = draw(st.integers(0, MOST - 1))
     longest, fits = draw(st.integers(samples > 0, LONGEST)), draw(st.integers(0, MOST - 1))
     ratios = draw(st.integers(0, MOST - 1)), draw(st.integers(0, MOST - 1))
+    pace = OwnPace(*draw(st.tuples(*[st.integers(-MOST, MOST - 1)] * 4)))
     head = ProposalHead(
         *(not samples, lacks, samples, supervised, tokens, room, *shown, longest, fits),
         too_long=too_long,
         ratios=ratios,
+        pace=pace,
     )
     row = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=numbers, max_size=numbers)
     return head, np.array(draw(row) if samples else [0] * numbers, np.int64)
@@ -85,8 +88,8 @@ def test_proposals_come_out_as_they_went_in(given):
         encode_proposal(head, message[: 0 if head.finished else None]) for head, message in given
     ]
     heads, numbers = proposals(bodies)
-    *columns, ratios = [getattr(heads, name).tolist() for name in ProposalHead._fields]
-    assert list(zip(*columns, map(tuple, ratios))) == [head for head, _ in given]
+    *columns, ratios, paces = [getattr(heads, name).tolist() for name in ProposalHead._fields]
+    assert list(zip(*columns, map(tuple, ratios), map(tuple, paces))) == [head for head, _ in given]
     for got, (head, message) in zip(numbers, given):
         assert head.finished or got.tolist() == message.tolist()
         assert not head.finished or not got.any()

@@ -99,7 +99,7 @@ ON_RANK_1: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
     ({"dataset": Spoiled(71, broken)}, "SampleError", ("OSError", "sample 71", "no such picture")),
     ({"dataset": Spoiled(1, broken)}, "SampleError", ("OSError", "sample 1", "no such picture")),
     ({"dataset": Spoiled(71, emptied)}, "SampleError", ("sample 71", "length 0", "filter")),
-    ({"dataset": Spoiled(71, enlarged)}, "SampleError", ("sample 71", "5,000", "max_tokens")),
+    ({"dataset": Spoiled(71, enlarged)}, "TooLongError", ("sample 71", "5,000", "max_tokens")),
     (
         {"dataset": Spoiled(71, unmeasured), "length_fn": length_of},
         "SampleError",

@@ -16,6 +16,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.fit import Updates
 from evenstep.plan.value_checks import plain_value
 from evenstep.protocol.receipts import StepTotals
+from evenstep.protocol.slow_ranks import SlowRank
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,7 +69,7 @@ _VALUES = (
     *("padding", "too_long"),
 )
 
-_UNCOMPARED = dict.fromkeys(("imbalance", "imbalance_measured"))
+_UNCOMPARED = dict.fromkeys(("imbalance", "imbalance_measured", "slow"))
 # They follow from the totals or, where ranks wait for an update, from where a pass began in it
 
 
@@ -126,6 +127,9 @@ class StepInfo:
     imbalance_measured: float | None = None
     """`imbalance` in the time that this run's steps were measured to take. None until enough steps
     were measured, and where their times tell nothing. See `evenstep.loader.step_clock`."""
+    slow: tuple[SlowRank, ...] | None = None
+    """Ranks that need more time than their work explains, the slowest first. None until that was
+    measured: see `evenstep.DataLoader.watch`."""
     names: tuple[str, ...] = ()
     """Of the datasets of a `Mixture`; none for any other."""
     context_rank: int = 0
@@ -199,6 +203,7 @@ class StepInfo:
         """All values as JSON-able numbers, and the totals of each rank as lists."""
         result: dict[str, Any] = {
             **{name: getattr(self, name) for name in _VALUES},
+            "slow": None if self.slow is None else [each._asdict() for each in self.slow],
             "indices": None if self.indices is None else [plain_value(i) for i in self.indices],
             "sources": _plain(self.sources),
             "global_sources": _plain(self.global_sources),
@@ -209,6 +214,24 @@ class StepInfo:
             result[name] = getattr(self, name)
             result[f"global_{name}"] = getattr(self, f"global_{name}")
         return result
+
+    def scalars(self, prefix: str = "evenstep/") -> dict[str, float]:
+        """What a logger shows of the step, of all ranks: ``wandb.log(step.scalars())``. Named as
+        trainers' integrations log the same: see docs/diagnose.md."""
+        values = {
+            "padding": self.padding,
+            "imbalance": self.imbalance,
+            "tokens_per_step": self.global_tokens,
+        }
+        if self.imbalance_measured is not None:
+            values["imbalance_measured"] = self.imbalance_measured
+        if self.slow is not None:
+            values["slow_share"] = max((each.share for each in self.slow), default=0.0)
+            values["slow_rank"] = self.slow[0].rank if self.slow else -1
+        if self.global_images:
+            values["images_per_step"] = self.global_images
+            values["patches_per_step"] = self.global_patches
+        return {f"{prefix}{name}": float(value) for name, value in values.items()}
 
     def to_line(self) -> dict[str, Any]:
         """What `evenstep.run_log` writes of the step: all ranks together, JSON-able."""
@@ -225,6 +248,7 @@ class StepInfo:
             "cost": self.global_cost,
             "imbalance": self.imbalance,
             "imbalance_measured": self.imbalance_measured,
+            **({} if self.slow is None else {"slow": [each._asdict() for each in self.slow]}),
             **vision,
             **({"sources": _plain(self.global_sources)} if self.names else {}),
             **({"too_long": self.too_long} if self.too_long else {}),

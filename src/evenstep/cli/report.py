@@ -20,6 +20,9 @@ def command(
     last: Annotated[
         int | None, typer.Option(min=1, help="Only the last updates.", show_default="all")
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw the time of each step.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Report where the time of a run went.
@@ -32,6 +35,7 @@ def command(
     Examples:
       evenstep report run.jsonl
       evenstep report before.jsonl after.jsonl --json
+      evenstep report run.jsonl --plot run.png
     """
     from evenstep.tools.report.run_record import read_run
 
@@ -42,6 +46,10 @@ def command(
         raise ConfigurationError(
             f"{log} has no update after the first one of a pass yet; wait until it has"
         )
+    if plot is not None:
+        from evenstep.tools.report.run_record import plot_losses
+
+        plot_losses(runs, plot)
     if json:
         print_json({"runs": [run.as_dict() for run in runs]})
     else:

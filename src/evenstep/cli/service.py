@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from evenstep.cli.output import note, print_json, print_plan, restart_text, status_line
-from evenstep.cli.service_changes import Address, Name
+from evenstep.cli.service_changes import Address, Name, WatchedWeights
 from evenstep.cli.service_changes import register as register_changes
 from evenstep.cli.service_seen import seen
 from evenstep.cli.service_sizing import advise, loaders_of
@@ -24,9 +24,6 @@ from evenstep.cli.shared_options import Json, load_job
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
 from evenstep.files import read_json
 from evenstep.service.start_options import ServiceFaults
-
-if TYPE_CHECKING:
-    pass
 
 
 class Backend(Enum):
@@ -151,6 +148,10 @@ def run(
             help="Folder or URL for a record of which samples went into which steps: see `seen`."
         ),
     ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="JSON file of weights by source, which is watched: see `set-weights`."),
+    ] = None,
     step_log: Annotated[
         Path | None,
         typer.Option(
@@ -198,9 +199,10 @@ def run(
             "--address, --cpus, --placement and --detached configure Ray; leave them out with "
             "--backend processes"
         )
-    if detached is not None and port is not None:
+    if detached is not None and (port, weights) != (None, None):
         raise ConfigurationError(
-            "--port needs this command to go on running; leave it out with --detached"
+            "--port and --weights need this command to go on running; leave them out with "
+            "--detached"
         )
     if placement is not None:
         of_ray["placement"] = read_json(placement, again="give options by role, as es.start takes")
@@ -241,6 +243,7 @@ def run(
         note(f"running; trainers: es.Client({service.address!r}, {name!r})")
         if backend is Backend.ray:
             note(f"trainers on hosts without Ray: es.Client with a copy of {service.file}")
+        watched = None if weights is None else WatchedWeights(weights, service.set_weights)
         last: dict[str, Any] = service.status()
         reported: list[Any] = []
         try:
@@ -253,6 +256,8 @@ def run(
                     reported = last["restarts"]
                     time.sleep(_EVERY)
                     try:
+                        if watched is not None:
+                            watched.look()
                         last = service.status()
                     except LoaderDiedError:
                         raise

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenstep.cli.output import print_json
-from evenstep.errors import ConfigurationError, parsing
+from evenstep.cli.output import note, print_json
+from evenstep.errors import ConfigurationError, EvenstepError, parsing
 from evenstep.files import cannot
 
 if TYPE_CHECKING:
@@ -249,3 +249,33 @@ def _pairs(given: list[str], kind: Callable[[str], Any], form: str) -> dict[str,
         except ValueError:
             raise ConfigurationError(f"{pair!r} is not {form}") from None
     return found
+
+
+class WatchedWeights:
+    """A file of weights that somebody edits while the job runs."""
+
+    def __init__(self, file: Path, set_weights: Callable[[Any], Any]) -> None:
+        """
+        Raises:
+            ConfigurationError: the weights in the file cannot be set.
+        """
+        self._file, self._set_weights = file, set_weights
+        self._set = read_weights(file)
+        self._said = ""
+        if self._set is not None:
+            set_weights(self._set)
+
+    def look(self) -> None:
+        """Sets the weights if the file has others. What is wrong with it is only told."""
+        said = ""
+        try:
+            found = read_weights(self._file)
+            if found != self._set:
+                told = self._set_weights(found)
+                self._set = found
+                note(f"weights of {self._file} from step {told['step']:,} on")
+        except EvenstepError as error:
+            said = f"weights stay as they are: {error}"
+        if said and said != self._said:
+            note(said)
+        self._said = said

@@ -5,8 +5,8 @@ epoch will have. Trainers want that number for progress bars and learning rates 
 known. It is estimated from a few samples: their lengths are dealt to ranks and run through the
 policy, as `evenstep simulate` does. Training ends where the data ends, not where the estimate does.
 
-`StepValues` is what is logged beside the loss: padding, imbalance, composition and tokens of the
-steps since the last log. `MeanLoss` is the loss of an evaluation.
+`StepValues` is what is logged beside the loss: padding, imbalance, composition, tokens and slow
+ranks of the steps since the last log. `MeanLoss` is the loss of an evaluation.
 """
 
 from __future__ import annotations
@@ -149,6 +149,7 @@ class StepValues:
 
     def _clear(self) -> None:
         self._tokens = self._padded = self._steps = 0
+        self._slow: dict[str, float] = {}
         self._images = self._patches = 0
         self._largest = self._mean = 0.0  # cost of the ranks, summed over steps
         self._measured: list[float] = []
@@ -163,6 +164,8 @@ class StepValues:
         self._images += step.global_images
         self._patches += step.global_patches
         self._composition.add(step)
+        last = step.scalars("")
+        self._slow = {name: last[name] for name in ("slow_share", "slow_rank") if name in last}
         if not step.ends_wait:
             return
         self._largest += float(step.waits.cost.max())
@@ -179,6 +182,8 @@ class StepValues:
         - ``imbalance_measured``: see `StepInfo.imbalance_measured`; mean, once it is known
         - ``composition``: see `evenstep.batch.Composition`; of updates that have ended
         - ``tokens``: real tokens since the beginning, ``tokens_per_step`` since the last call
+        - ``slow_share``, ``slow_rank``: the slowest of `StepInfo.slow` in the last step, once it is
+          known; 0 and -1 if there is none
         - ``images_per_step``, ``patches_per_step``: where there were images that are counted
         """
         if not self._steps:
@@ -189,6 +194,7 @@ class StepValues:
             "composition": self._composition.value,
             "tokens": self.tokens,
             "tokens_per_step": self._tokens / self._steps,
+            **self._slow,
         }
         if self._measured:
             values["imbalance_measured"] = sum(self._measured) / len(self._measured)

@@ -32,6 +32,7 @@ The files of this folder, in reading order:
                    `Feeder`: the sampler's indices
     iterator       `StepIterator`: one pass
     step_clock     how long steps take, and what that says of the policy's cost
+    own_time       how long this rank itself takes, before it waits for the others
     notices        what a loader says about its pass
     memory_watch   what fits in memory, found while training
     threads        `GuardedThread`: a thread that never ends in silence

@@ -40,6 +40,7 @@ from evenstep.loader.learning.question import JobQuestion, Learned, Measured
 from evenstep.loader.memory_watch import MemoryWatch
 from evenstep.loader.notices import Notices
 from evenstep.loader.options import Faults, LoaderOptions, Memory, SampleCounts
+from evenstep.loader.own_time import OwnTime
 from evenstep.loader.resume.epoch_cursor import EpochCursor
 from evenstep.loader.resume.epochs import Epochs
 from evenstep.loader.resume.resumption import job_of, resumption, with_chunk_size
@@ -225,6 +226,7 @@ class DataLoader(LoaderAttributes):
         self._run_log = step_log
         self._clock: StepClock | None = None
         self._watch: MemoryWatch | None = None
+        self._own_time = OwnTime()
         self._notices = Notices(policy, too_long)
         self._group: Any = group
         self._chunk_size_given = memory.chunk_size is not None
@@ -304,6 +306,7 @@ class DataLoader(LoaderAttributes):
                     run_log=self._log_of_pass(exchange.place),
                     clock=self._clock_of(exchange.place),
                     memory=self._memory_of(exchange.place),
+                    own_time=self._own_time_of(exchange.place),
                 ),
             )
         self._current = weakref.ref(iterator)
@@ -323,6 +326,11 @@ class DataLoader(LoaderAttributes):
         if self._clock is None:
             self._clock = StepClock(self.policy, place.rank, self._cursor.ratios)
         return self._clock
+
+    def _own_time_of(self, place: GroupPlace) -> OwnTime | None:
+        """None where a rank is alone, or waits for those that it shares documents with."""
+        alone = place.world_size == 1 or self.policy.context_parallel > 1
+        return None if alone else self._own_time
 
     def _memory_of(self, place: GroupPlace) -> MemoryWatch | None:
         if self._watch is None and self.policy.fits_memory:
@@ -361,6 +369,10 @@ class DataLoader(LoaderAttributes):
         self._cursor.note_step(step, message)
         if self._watch is not None:
             self._watch.handed_out(step, self._cursor.fit)
+        if message.paces is not None:
+            self._own_time.compare(message.paces)
+            if not step.rank:
+                self._notices.slow(self._own_time.slow, step)
         if not step.rank and not step.context_rank:
             self._notices.too_long(step.too_long)
         if self.loss_scaling == "token":
@@ -528,8 +540,11 @@ class DataLoader(LoaderAttributes):
         counted where the policy limits patches or images, and evenstep counts them. Once a pass has
         begun, or a state was loaded, nothing changes.
 
-        All ranks call it. The integrations of trainers do, for a model that they know.
+        All ranks call it. The integrations of trainers do, for a model that they know. It also
+        calls `watch`.
         """
+        if isinstance(model, torch.nn.Module):
+            self.watch(model)
         policy = self.policy
         if not isinstance(policy, Even) or self._cursor.begun:
             return
@@ -537,6 +552,13 @@ class DataLoader(LoaderAttributes):
         cost = cost_in_place_of(policy.cost, model, vision=counted)
         if cost is not None:
             self._take(replace(policy, cost=cost))
+
+    def watch(self, model: torch.nn.Module) -> None:
+        """Finds ranks whose device is slow, for `StepInfo.slow`, logs and ``evenstep report``: has
+        each rank time its steps until the gradients of `model` are complete, before it waits for
+        others. See docs/diagnose.md. At any time; all ranks call it. No plan depends on it.
+        """
+        self._own_time.watch(model)
 
     def take_sync(self) -> None:
         """Has `Even` make the time of updates equal: see `Even.sync`. Once a pass has begun, or a

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from evenstep.batch.step_info import StepInfo, attach_step
-from evenstep.cost.vision_language import UNMEASURED, Ratios
+from evenstep.cost.vision_language import UNMEASURED
 from evenstep.errors import (
     EvenstepError,
     LoaderDiedError,
@@ -21,13 +21,20 @@ from evenstep.errors import (
     described,
 )
 from evenstep.loader.batcher.batcher_handles import BatcherProcess, BatcherThread
-from evenstep.loader.batcher.batcher_messages import EpochEnd, EpochSpec, StepProgress
+from evenstep.loader.batcher.batcher_messages import (
+    EpochEnd,
+    EpochSpec,
+    Observed,
+    StepProgress,
+)
 from evenstep.loader.batcher.ports import BatcherFailure
 from evenstep.loader.memory_watch import MemoryWatch
+from evenstep.loader.own_time import OwnTime
 from evenstep.loader.runtime import Feeder
 from evenstep.loader.step_clock import StepClock
 from evenstep.loader.transport.rank_exchange import RankExchange
 from evenstep.loader.transport.session import Doing, Session
+from evenstep.protocol.slow_ranks import UNTIMED
 from evenstep.run_log import RunLog
 
 _CHECK_INTERVAL = 0.25  # seconds between checks that all processes and threads live
@@ -46,6 +53,8 @@ class Observers:
     """Measures how long steps take."""
     memory: MemoryWatch | None = None
     """Finds out what fits in it."""
+    own_time: OwnTime | None = None
+    """Measures how long this rank takes by itself."""
 
     def note_request(self) -> None:
         """The trainer asks for a step."""
@@ -57,20 +66,25 @@ class Observers:
         """The step as it is yielded."""
         if self.clock is not None:
             step = self.clock.handed_out(step)
+        if self.own_time is not None:
+            step = self.own_time.handed_out(step)
         if self.run_log is not None:
             self.run_log.handed_out(step.to_line())
         return step
 
     def left(self) -> None:
         """The pass is over."""
-        for each in (self.clock, self.memory):
+        for each in (self.clock, self.memory, self.own_time):
             if each is not None:
                 each.left()
 
     @property
-    def measured(self) -> tuple[Ratios, tuple[int, int]]:
-        ratios = UNMEASURED if self.clock is None else self.clock.ratios
-        return ratios, (0, 0) if self.memory is None else self.memory.found
+    def measured(self) -> Observed:
+        return (
+            UNMEASURED if self.clock is None else self.clock.ratios,
+            (0, 0) if self.memory is None else self.memory.found,
+            UNTIMED if self.own_time is None else self.own_time.pace,
+        )
 
 
 class StepIterator(Iterator[tuple[Any, StepInfo]]):
@@ -98,7 +112,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._pin_memory = pin_memory
         self._epoch = epoch
         self._observers = observers
-        self._told: tuple[Ratios, tuple[int, int]] = UNMEASURED, (0, 0)  # what was measured
+        self._told: Observed = UNMEASURED, (0, 0), UNTIMED
         self._outcome: Exception | None = None  # raised by every further call
         self._owner = os.getpid()
         self._closing = threading.Lock()
@@ -140,7 +154,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         measured = self._observers.measured
         if measured != self._told:
             self._told = measured
-            self._batcher.tell_measured(*measured)
+            self._batcher.tell_measured(measured)
 
     def _next(self) -> tuple[Any, StepInfo]:
         while True:

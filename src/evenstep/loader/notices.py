@@ -14,6 +14,7 @@ from evenstep.plan.length_moments import LengthMoments
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import GROUPS
+from evenstep.protocol.slow_ranks import SlowRank
 
 logger = logging.getLogger("evenstep")
 
@@ -37,6 +38,7 @@ class Notices:
         self._told_of_too_long = False
         self.skipped: list[BadSample] = []
         self._told_of_rows = False
+        self._slow: dict[int, SlowRank] = {}
         self._supervised: int | None = None
         """Supervised tokens of the update so far; None where a pass began in its middle."""
         self._told_of_supervised = False
@@ -92,6 +94,21 @@ class Notices:
             what,
             remedy,
         )
+
+    def slow(self, ranks: Sequence[SlowRank], step: StepInfo) -> None:
+        """Warns of each rank that becomes slow, on the first rank, and says when it is no more."""
+        now = {each.rank: each for each in ranks}
+        for each in ranks[:_NAMED]:
+            if each.rank not in self._slow:
+                logger.warning("%s; see docs/diagnose.md", each)
+        for rank in self._slow.keys() - now:
+            logger.warning(
+                "rank %d needs no more time than its work explains again, at step %s of epoch %d",
+                rank,
+                f"{step.step:,}",
+                step.epoch,
+            )
+        self._slow = now
 
     def supervision(self, step: StepInfo) -> None:
         """Warns, once and on the first rank, of an update that trains on nothing."""

@@ -37,6 +37,7 @@ In reading order:
     rank_round       one rank's part of a round: window, proposal, planned steps; samples lent to
                      ranks that have none to run zero-loss steps with
     agreed           what ranks agree on from round to round, of what was measured
+    slow_ranks       which ranks need more time than their work explains
     window_buffer    the samples that a rank has received and not yet emitted; `RoundStart`
     window_size      how many samples a window should hold
     dealt_windows    windows of ranks that share one stream, dealt out on demand

@@ -3,7 +3,7 @@
 Two things are measured while training: what pairs of tokens and patches cost, and how many tokens
 of a group fit in memory. Ranks tell them in their proposals. A round is planned with what was
 agreed before it, and its start has both that and what holds from the next round on: so a job that
-resumes the round makes it as it was.
+resumes the round makes it as it was. What ranks tell of their pace changes no plan.
 
 A third follows from the steps: how full groups are. Groups that should have 1,000 tokens may have
 800 of samples, as they are padded, and as ranks meet those whose long samples leave room. Where an
@@ -22,6 +22,7 @@ from evenstep.plan.policy import Policy
 from evenstep.protocol.bodies import ProposalHeads
 from evenstep.protocol.epoch_options import EpochOptions
 from evenstep.protocol.receipts import RoundTotals
+from evenstep.protocol.slow_ranks import UNTIMED
 from evenstep.protocol.window_buffer import RoundStart
 
 _KEPT = 7
@@ -39,6 +40,8 @@ class Agreed:
         policy = options.policy
         self.ratios = UNMEASURED
         """What pairs of tokens and patches were measured to cost, for rank 0 to tell."""
+        self.pace = UNTIMED
+        """Of this rank, for it to tell."""
         self.found = 0, 0
         """Tokens of groups, and how many of them this rank finds to fit then; zeros if none."""
         self._policy = policy
@@ -112,7 +115,8 @@ class Agreed:
         if self._fits is not None and self.found[0] == self._fits[0].most:
             fits = self.found[1]
         known = self.resumes or self.ratios == UNMEASURED
-        return {"fits": fits, "ratios": self._ratios[1] if known else self.ratios}
+        ratios = self._ratios[1] if known else self.ratios
+        return {"fits": fits, "ratios": ratios, "pace": self.pace}
 
     def settle(self, start: RoundStart, heads: ProposalHeads) -> RoundStart:
         """The start of a round, with what all ranks' proposals make hold from the next one on."""

@@ -13,6 +13,7 @@ import numpy as np
 from evenstep.arrays import BoolArray, Int64Array
 from evenstep.cost.vision_language import UNMEASURED, Ratios
 from evenstep.errors import MismatchError
+from evenstep.protocol.slow_ranks import UNTIMED, OwnPace
 
 _HELLO = struct.Struct("<q")  # samples left; then what is compared, as JSON
 _RECEIPT = struct.Struct("<qI")  # samples left, bytes of totals; then totals, lent sample
@@ -47,6 +48,7 @@ class ProposalHead(NamedTuple):
     ratios: Ratios = UNMEASURED
     """On rank 0, what a pair of tokens and a patch cost from the next round on: see
     `evenstep.cost.vision_language`. `UNMEASURED` leaves it as it is."""
+    pace: OwnPace = UNTIMED
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class ProposalHeads:
     too_long: Int64Array
     ratios: Int64Array
     """[ranks, 2]"""
+    pace: Int64Array
+    """[ranks, 4]"""
 
     @property
     def labels(self) -> str | None:
@@ -138,7 +142,7 @@ def encode_proposal(head: ProposalHead, message: Int64Array) -> bytes:
     Args:
         message: [k] of the policy; none of a rank that has finished.
     """
-    return np.array([*head[:-1], *head.ratios, *message.tolist()], _NUMBER).tobytes()
+    return np.array([*head[:-2], *head.ratios, *head.pace, *message.tolist()], _NUMBER).tobytes()
 
 
 def decode_proposals(bodies: Sequence[memoryview]) -> tuple[ProposalHeads, Int64Array]:
@@ -150,10 +154,11 @@ def decode_proposals(bodies: Sequence[memoryview]) -> tuple[ProposalHeads, Int64
     sizes = np.array([len(body) for body in bodies]) // _NUMBER.itemsize
     table = np.zeros((len(bodies), int(sizes.max())), np.int64)
     table[np.arange(table.shape[1]) < sizes[:, None]] = np.frombuffer(b"".join(bodies), _NUMBER)
-    ratios = len(ProposalHead._fields) - 1
+    numbers = len(ProposalHead._fields) - 2
+    ratios, pace, message = np.split(table[:, numbers:], (2, 2 + len(UNTIMED)), axis=1)
     finished, lacks = table[:, :2].T.astype(np.bool_)
-    columns = [*table[:, 2:ratios].T, table[:, ratios : ratios + 2]]
-    return ProposalHeads(finished, lacks, *columns), table[:, ratios + 2 :]
+    columns = [*table[:, 2:numbers].T, ratios, pace]
+    return ProposalHeads(finished, lacks, *columns), message
 
 
 # Receipt

@@ -196,6 +196,11 @@ class RankProtocol:
         return self._windows.next_entry
 
     @property
+    def paces(self) -> Int64Array | None:
+        """[ranks, 4] what ranks have told of themselves last: see `slow_ranks.OwnPace`."""
+        return None if self._heads is None else self._heads.pace
+
+    @property
     def lends(self) -> int | None:
         """Arrival number of the sample to `lend` before the next message; None if none is due."""
         if self._phase is not _Phase.SETTLING:

@@ -20,6 +20,7 @@ from evenstep.protocol.bodies import ProposalHead, ProposalHeads
 from evenstep.protocol.epoch_options import EpochOptions
 from evenstep.protocol.planned_step import PlannedStep, SettledRound
 from evenstep.protocol.receipts import Receipt, RoundTotals, counts_by_source
+from evenstep.protocol.slow_ranks import OwnPace
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 
 
@@ -49,13 +50,14 @@ class RankRound:
         room: int,
         fits: int,
         ratios: Ratios,
+        pace: OwnPace,
         accumulate: int,
     ) -> tuple[ProposalHead, Int64Array]:
         """
         Args:
             exhausted: whether nothing will be added to this window.
             room: samples that the rank has memory for; 0 if unknown.
-            fits, ratios: see `ProposalHead`.
+            fits, ratios, pace: see `ProposalHead`.
 
         Returns:
             This rank's message: that it has finished, or what it would do. Then [k] what the policy
@@ -67,7 +69,7 @@ class RankRound:
         if not len(lengths):
             lacks, too_long = not has_filler_sample, start.too_long
             head = ProposalHead(True, lacks, 0, 0, 0, room, too_long=too_long, ratios=ratios)
-            return head, np.empty(0, np.int64)
+            return head._replace(pace=pace), np.empty(0, np.int64)
         window = Window(
             lengths=self._rooms,
             ages=start.ages,
@@ -88,7 +90,8 @@ class RankRound:
         first, unshifted = (int(np.count_nonzero(shows & bit)) for bit in (FIRST, UNSHIFTED))
         longest = int(self._rooms.max())
         shown = room, first, unshifted, longest, fits, start.too_long
-        return ProposalHead(False, False, *held, *shown, ratios), self._proposal.message
+        head = ProposalHead(False, False, *held, *shown, ratios, pace)
+        return head, self._proposal.message
 
     def settle(
         self,

@@ -49,7 +49,7 @@ def test_time_is_split_into_work_padding_and_waits(tmp_path: Path) -> None:
     assert run.first_waits == (0.25,)
     assert sum(run.shares.values()) == pytest.approx(1)
     assert run.shares == pytest.approx(
-        {"work": 0.375, "padding": 0.125, "ranks": 0.25, "data": 0.25}
+        {"work": 0.375, "padding": 0.125, "ranks": 0.25, "slow": 0, "data": 0.25}
     )
     assert run.tokens_per_second == pytest.approx(60)
     assert run.composition == 1.0  # of equal lengths
@@ -71,7 +71,7 @@ def test_the_steps_of_an_update_are_taken_together_and_unfinished_ones_left_out(
     assert run.updates["imbalance"] == pytest.approx([500 / 400] * 3)
     work = 0.75 * 400 / 500
     assert run.shares == pytest.approx(
-        {"work": 0.6 * work, "padding": 0.4 * work, "ranks": 0.75 - work, "data": 0.25}
+        {"work": 0.6 * work, "padding": 0.4 * work, "ranks": 0.75 - work, "slow": 0, "data": 0.25}
     )
     with path.open("a") as file:
         for given in (second, first, second):
@@ -117,6 +117,7 @@ def test_a_run_with_slow_data_and_slow_training_is_reported_as_its_loop_saw_it(
         "work": trained.sum() - padding,
         "padding": padding,
         "ranks": 0,
+        "slow": 0,
         "data": waits.sum(),
     }
     assert run.shares == pytest.approx({k: v / whole for k, v in expected.items()}, abs=0.1)
@@ -153,11 +154,41 @@ def test_the_report_compares_two_runs(tmp_path: Path, capsys: Any) -> None:
     assert evenstep(["report", *logs, "--json"]) == 0
     before, after = json.loads(capsys.readouterr().out)["runs"]
     assert before["shares"]["ranks"] == pytest.approx(0.25)
-    assert after["shares"] == pytest.approx({"work": 0.75, "padding": 0, "ranks": 0, "data": 0.25})
+    assert after["shares"] == pytest.approx(
+        {"work": 0.75, "padding": 0, "ranks": 0, "slow": 0, "data": 0.25}
+    )
     assert evenstep(["report", logs[0]]) == 0
     assert "25.0%" in capsys.readouterr().out
     assert evenstep(["report", str(write_log(tmp_path / "one.jsonl", 1))]) == 2
     assert "no update after the first" in capsys.readouterr().err
+
+
+def test_slow_ranks_are_named_with_their_share_of_the_time_and_drawn(
+    tmp_path: Path, capsys: Any
+) -> None:
+    path = write_log(tmp_path / "a.jsonl", 5, slow=[])
+    slow = [
+        {"rank": rank, "share": share, "epoch": 0, "step": 4}
+        for rank, share in ((5, 0.6), (2, 0.5))
+    ]
+    with path.open("a") as file:
+        for number in range(4):
+            given = {"slow": [{**slow[0], "share": 0.5}, slow[1]] if number else slow}
+            file.write(json.dumps(step_of(5 + number, **given)) + "\n")
+        file.write(json.dumps(step_of(9, slow=slow[:1])) + "\n")
+    run = read_run(path)
+    assert run.losses["slow"].tolist() == pytest.approx(
+        [0] * 4 + [0.28125] + [0.25] * 3 + [0.28125]
+    )
+    assert sum(run.shares.values()) == pytest.approx(1)
+    shown = run.figures
+    assert shown["rank 5 slow since step 4 of epoch 0"] == "60% more time"
+    assert shown["rank 2 slow since step 4 of epoch 0"] == "50% more time, until step 9"
+    picture = tmp_path / "a.png"
+    assert evenstep(["report", str(path), "--json", "--plot", str(picture)]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["runs"]
+    assert [(each["rank"], each["until"]) for each in told["slow"]] == [(5, None), (2, 9)]
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_images_are_shown_of_the_runs_that_have_any(tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.cost.vision_language import Ratios
 from evenstep.errors import CollateError, EvenstepError, LoaderDiedError, described
-from evenstep.loader.batcher.batcher_messages import EpochSpec, LoaderSpec
+from evenstep.loader.batcher.batcher_messages import EpochSpec, LoaderSpec, Observed
 from evenstep.loader.batcher.intake import Intake
 from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
@@ -72,9 +71,8 @@ class BatcherProcess:
     def credit(self) -> None:
         self._command("credit", self._serial)
 
-    def tell_measured(self, ratios: Ratios, found: tuple[int, int]) -> None:
-        """The trainer has measured what pairs of tokens cost, and what fits in memory."""
-        self._command("measured", (self._serial, (ratios, found)))
+    def tell_measured(self, measured: Observed) -> None:
+        self._command("measured", (self._serial, measured))
 
     def abandon(self) -> None:
         """Leaves the current pass; the process stays for the next one."""
@@ -238,9 +236,9 @@ class BatcherThread:
         if self._ports is not None:
             self._ports.credit()
 
-    def tell_measured(self, ratios: Ratios, found: tuple[int, int]) -> None:
+    def tell_measured(self, measured: Observed) -> None:
         if self._ports is not None:
-            self._ports.measured = ratios, found
+            self._ports.measured = measured
 
     def abandon(self) -> None:
         if self._run is not None and self._ports is not None:

@@ -15,11 +15,16 @@ from typing import Any
 
 from evenstep.arrays import Int64Array
 from evenstep.batch.loss_scale import LossTotals
+from evenstep.cost.vision_language import Ratios
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.epoch import Remaining
 from evenstep.plan.length_moments import LengthMoments
+from evenstep.protocol.slow_ranks import OwnPace
 from evenstep.protocol.window_buffer import RoundStart
+
+Observed = tuple[Ratios, tuple[int, int], OwnPace]
+"""By a trainer: see `evenstep.protocol.agreed`."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,9 @@ class StepProgress:
     """Arrival numbers of the batch, in its order."""
     new_round: RoundProgress | None = None
     """Sent with the first step of a round."""
+    paces: Int64Array | None = None
+    """[ranks, 4] see `evenstep.protocol.slow_ranks`; sent with the step that is delivered
+    after ranks have told them."""
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,17 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
+from evenstep.arrays import Int64Array
 from evenstep.batch.step_info import StepInfo
 from evenstep.cost.vision_language import UNMEASURED
 from evenstep.errors import PeerError
-from evenstep.loader.batcher.batcher_messages import StepProgress
+from evenstep.loader.batcher.batcher_messages import Observed, StepProgress
 from evenstep.loader.batcher.sample_store import Closed
+from evenstep.protocol.slow_ranks import UNTIMED
 
 _POLL_SECONDS = 0.2  # between two checks whether the trainer has left
 _TAKEN_SECONDS = 0.005  # whether it has taken a step, while groups grow
@@ -62,11 +64,13 @@ class PipePorts:
         self._ends = False
         self._answered = True
         """What was sent last has been answered."""
-        self.measured = UNMEASURED, (0, 0)
-        """What the trainer has measured: `RankProtocol.ratios`, and `RankProtocol.found`."""
+        self.measured: Observed = UNMEASURED, (0, 0), UNTIMED
+        """What the trainer has measured: `Agreed.ratios`, `Agreed.found` and `Agreed.pace`."""
         self.found = 0, 0
         """What was measured to fit, when the trainer took its last step: no later, so that rounds
         do not depend on timing while groups grow."""
+        self.paces: Int64Array | None = None
+        """What all ranks have told of themselves since a step was delivered."""
         self._taken = 0
         """Steps that the trainer has taken."""
         self._broken = False
@@ -123,6 +127,8 @@ class PipePorts:
         """Hands a finished step to the trainer."""
         if self._closed.is_set():
             raise Closed
+        if (paces := self.paces) is not None:
+            self.paces, progress = None, replace(progress, paces=paces)
         self._send((step, batch, progress))
 
     def announce(self, message: bytes) -> None:

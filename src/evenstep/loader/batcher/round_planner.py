@@ -186,7 +186,8 @@ class RoundPlanner:
         if self._protocol.grows:
             self._ports.await_taken(self._handed)
         agreed = self._protocol.agreed
-        agreed.ratios, agreed.found = self._ports.measured[0], self._ports.found
+        agreed.ratios, _, agreed.pace = self._ports.measured
+        agreed.found = self._ports.found
         message, tells = self._protocol.outgoing(), self._protocol.asks_room and not self._told
         if (number := self._protocol.contradicting) is not None:
             raise _contradiction(number, self._store.index_of(number))
@@ -198,6 +199,8 @@ class RoundPlanner:
         if not self._comparison.over:
             messages = self._comparison.read(messages)
         steps = self._protocol.incoming(messages)
+        if (paces := self._protocol.paces) is not None and paces[:, 1].any():
+            self._ports.paces = paces
         self._checks.filler_sample.borrow(self._protocol.borrowed)
         whole = self._begin_round(steps) if steps else []
         if self.finished:

@@ -165,7 +165,7 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         iterator = iter(dataset)
         if state is not None and saved["of"] == "iterator":
             iterator.load_state_dict(state)
-        again = 0 if state is not None else count
+        again = 0 if state is not None else rows
         if (dropped := sum(1 for _ in itertools.islice(_read(iterator), again))) < again:
             raise SampleError(
                 f"the dataset yields {dropped} samples in a worker that had yielded {rows} when "

@@ -19,7 +19,7 @@ from evenstep.errors import ConfigurationError, needing
 
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")  # colour-blind safe
 _IDLE = "#80808060"
-_INK = "#808080"
+INK = "#808080"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,21 +54,17 @@ def plot_steps(
     ranks = max(panel.seconds.shape[1] for panel in panels)
     for axis, panel in zip(axes, panels):
         _draw(axis, panel.seconds)
-        axis.set_title(panel.title, loc="left", fontsize=11, color=_INK)
-        axis.set_ylabel(unit, color=_INK)
-        axis.tick_params(colors=_INK)
-        axis.spines[:].set_color(_INK)
-        axis.spines[["top", "right"]].set_visible(False)
+        dress(axis, panel.title, unit)
         axis.margins(x=0.01)
-    axes[-1].set_xlabel("step", color=_INK)
+    axes[-1].set_xlabel("step", color=INK)
     from matplotlib.patches import Patch
 
     handles = [Patch(color=_colour(rank), label=f"rank {rank}") for rank in range(min(ranks, 6))]
     handles.append(Patch(color=_IDLE, label="waiting for the slowest rank"))
     place: Any = {"loc": "outside lower center", "ncols": len(handles), "frameon": False}
-    figure.legend(handles=handles, labelcolor=_INK, **place)
+    figure.legend(handles=handles, labelcolor=INK, **place)
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=_INK)
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png", transparent=True)
 
@@ -87,6 +83,15 @@ def new_figure(width: float, height: float) -> Any:
     figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def dress(axis: Any, title: str, unit: str) -> None:
+    """Letters and lines that can be read on light and dark pages."""
+    axis.set_title(title, loc="left", fontsize=11, color=INK)
+    axis.set_ylabel(unit, color=INK)
+    axis.tick_params(colors=INK)
+    axis.spines[:].set_color(INK)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def _draw(axis: Any, seconds: npt.NDArray[np.float64]) -> None:

@@ -16,14 +16,20 @@ from evenstep.batch.composition import Composition
 from evenstep.errors import ConfigurationError
 from evenstep.files import cannot
 from evenstep.plan.length_moments import LengthMoments
+from evenstep.protocol.slow_ranks import SlowRank
+from evenstep.tools.report.picture import INK, dress, new_figure
 
 LOSSES = {
     "work": "work on tokens",
     "padding": "padding",
     "ranks": "waiting for ranks",
+    "slow": "waiting for a slow rank",
     "data": "waiting for data",
 }
 """Where the time of an update goes: names, and the words for them."""
+_COLOURS = ("#0072b2", "#e69f00", "#a0a0a0", "#d55e00", "#cc79a7")  # in the order of `LOSSES`
+_NAMED = 8
+"""Slow ranks that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,12 +46,16 @@ class RunRecord:
     ranks: int
     updates: Mapping[str, Float64Array]
     """[updates] of each figure: ``wait`` and ``train`` in seconds, on the rank that wrote the log;
-    ``imbalance``; ``imbalance_measured``, 0 where it is unknown; ``images``, ``tokens``, and
-    ``padding``, the share of padded tokens that are padding."""
+    ``imbalance``; ``imbalance_measured``, 0 where it is unknown; ``slow``, how much more time than
+    its work explains the slowest rank needs; ``images``, ``tokens``, and ``padding``, the share of
+    padded tokens that are padding."""
     first_waits: tuple[float, ...]
     """[passes] seconds to the first step."""
     composition: float
     """See `evenstep.batch.composition`."""
+    slow: tuple[tuple[SlowRank, int | None], ...]
+    """Ranks that needed more time than their work explains, with the step at which that was over.
+    """
 
     def __len__(self) -> int:
         return len(self.updates["wait"])
@@ -65,12 +75,13 @@ class RunRecord:
     def losses(self) -> dict[str, Float64Array]:
         """[updates] seconds by what they were spent on, in the order of `LOSSES`.
 
-        A step lasts as long as its costliest rank, so an average rank spends 1 - 1 / imbalance of
-        it waiting for the others. Padding takes its share of tokens of the rest. Both are
-        predictions, from costs, or from what steps were measured to take, and tokens; the wait for
-        data is measured.
+        A step takes as long as its costliest rank, so an average rank spends 1 - 1 / imbalance of
+        it waiting for the others; and for a slow rank, what that needs more. Padding takes its
+        share of tokens of the rest. These are predictions, from costs, or from what was measured,
+        and tokens; the wait for data is measured.
         """
-        train = self.updates["train"]
+        slow = self.updates["train"] * (1 - 1 / (1 + self.updates["slow"]))
+        train = self.updates["train"] - slow
         measured = self.updates["imbalance_measured"]
         imbalance = np.where(measured > 0, measured, self.updates["imbalance"])
         ranks = train * (1 - 1 / np.maximum(imbalance, 1))
@@ -79,6 +90,7 @@ class RunRecord:
             "work": train - ranks - padding,
             "padding": padding,
             "ranks": ranks,
+            "slow": slow,
             "data": self.updates["wait"],
         }
 
@@ -115,6 +127,10 @@ class RunRecord:
         measured = self.updates["imbalance_measured"]
         if (measured > 0).any():
             found["imbalance, measured"] = f"{measured[measured > 0].mean():.3f}"
+        for each, end in self.slow[-_NAMED:]:
+            until = "" if end is None else f", until step {end:,}"
+            since = f"since step {each.step:,} of epoch {each.epoch}"
+            found[f"rank {each.rank} slow {since}"] = f"{each.share:.0%} more time{until}"
         if mean["images"]:
             found["images of an update"] = f"{mean['images']:,.1f}"
         found["padding"] = f"{mean['padding']:.1%}"
@@ -130,7 +146,36 @@ class RunRecord:
             "shares": self.shares,
             "tokens_per_second": self.tokens_per_second,
             "composition": self.composition,
+            "slow": [{**each._asdict(), "until": end} for each, end in self.slow],
         }
+
+
+def plot_losses(runs: Sequence[RunRecord], path: Path) -> None:
+    """Draws where the time of each update went, one panel per run, and writes a PNG file.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    figure = new_figure(7, 0.6 + 1.9 * len(runs))
+    axes = figure.subplots(len(runs), 1, squeeze=False)[:, 0]
+    for axis, run in zip(axes, runs):
+        below = np.zeros(len(run))
+        numbers = np.arange(len(run))
+        for (name, seconds), colour in zip(run.losses.items(), _COLOURS):
+            above = below + seconds
+            axis.fill_between(
+                numbers, below, above, step="mid", color=colour, linewidth=0, label=LOSSES[name]
+            )
+            below = above
+        axis.set_ylim(0, 1.3 * float(np.quantile(below, 0.98)))
+        dress(axis, run.name, "seconds")
+        axis.margins(x=0)
+    axes[-1].set_xlabel("update", color=INK)
+    handles, words = axes[0].get_legend_handles_labels()
+    place: Any = {"loc": "outside lower center", "ncols": len(LOSSES), "frameon": False}
+    figure.legend(handles, words, labelcolor=INK, fontsize=8, **place)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png", transparent=True)
 
 
 def read_run(path: str | os.PathLike[str]) -> RunRecord:
@@ -149,6 +194,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     steps: list[dict[str, float]] = []
     first_waits: list[float] = []
     composition = Composition()
+    slow: dict[tuple[int, ...], tuple[SlowRank, int | None]] = {}
     started = begins = False
     for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
@@ -158,8 +204,8 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
                 steps.clear()
                 ranks = int(value["ranks"])
                 continue
-            steps.append({name: float(value.get(name) or 0.0) for name in _OPTIONAL})
-            steps[-1] |= {name: float(value[name]) for name in _READ}
+            steps.append(_figures_of(value))
+            _note_slow(slow, value)
             ends_update = bool(value.get("ends_update", True))
             moments = {name: np.float64(m) for name, m in value["moments"].items()}
             composition.add_moments(LengthMoments(**moments), ends_update=ends_update)
@@ -181,25 +227,45 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
         updates={name: np.array([each[name] for each in updates], np.float64) for name in _NAMES},
         first_waits=tuple(first_waits),
         composition=composition.value,
+        slow=tuple(slow.values()),
     )
 
 
+def _note_slow(slow: dict[tuple[int, ...], tuple[SlowRank, int | None]], line: Any) -> None:
+    """Adds the slow ranks of a line to those of the lines before."""
+    now = [SlowRank(**each) for each in line.get("slow", ())]
+    for key, (each, end) in slow.items():
+        slow[key] = each, line["step"] if end is None else end
+    for each in now:
+        key = each.rank, each.epoch, each.step
+        share = max(each.share, slow[key][0].share) if key in slow else each.share
+        slow[key] = each._replace(share=share), None
+
+
 _READ = ("wait", "train", "imbalance", "tokens", "padded_tokens", "cost")
-_OPTIONAL = ("imbalance_measured", "images")
-_NAMES = ("wait", "train", "imbalance", "imbalance_measured", "images", "tokens", "padding")
+_NAMES = ("wait", "train", "imbalance", "imbalance_measured", "slow", "images", "tokens", "padding")
+
+
+def _figures_of(line: dict[str, Any]) -> dict[str, float]:
+    return {
+        **{name: float(line[name]) for name in _READ},
+        "imbalance_measured": float(line.get("imbalance_measured") or 0.0),
+        "slow": max((float(each["share"]) for each in line.get("slow", ())), default=0.0),
+        "images": float(line.get("images", 0)),
+    }
 
 
 def _together(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The figures of an update. Its steps last as their costs and imbalances say, however the time
     of all is spread over their lines."""
-    columns = {name: np.array([step[name] for step in steps]) for name in (*_READ, *_OPTIONAL)}
-    sums = {name: float(column.sum()) for name, column in columns.items()}
-    weights = columns["cost"] if sums["cost"] > 0 else None
-    for name in ("imbalance", "imbalance_measured"):
-        known = bool(columns[name].all())
-        sums[name] = float(np.average(columns[name], weights=weights)) if known else 0.0
-    padded = sums["padded_tokens"]
-    return {**sums, "padding": 1 - sums["tokens"] / padded if padded else 0.0}
+    columns = {name: np.array([step[name] for step in steps]) for name in steps[0]}
+    found = {name: float(column.sum()) for name, column in columns.items()}
+    weights = columns["cost"] if found["cost"] > 0 else None
+    for name in ("imbalance", "imbalance_measured", "slow"):
+        known = name == "slow" or bool(columns[name].all())
+        found[name] = float(np.average(columns[name], weights=weights)) if known else 0.0
+    padded = found["padded_tokens"]
+    return {**found, "padding": 1 - found["tokens"] / padded if padded else 0.0}
 
 
 def _damaged(path: str | os.PathLike[str], number: int, why: str) -> ConfigurationError:
