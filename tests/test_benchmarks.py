@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -18,6 +19,7 @@ from benchmarks.gpu.plans import CHAT, LONG, epochs
 from benchmarks.gpu.steps import time_steps
 from benchmarks.gpu.training import time_loader
 from benchmarks.papers import book
+from benchmarks.papers.outcome import Outcome
 from benchmarks.papers.wlb.packing_run import Packed, Stream
 from benchmarks.papers.wlb.step_time_model import SIZES, StepModel
 from benchmarks.peers import data, measure, registry, tables
@@ -119,11 +121,23 @@ def test_every_peer_has_an_adapter_and_pins_what_it_compares_with() -> None:
 # Papers
 
 PAGE = book.PAGE.read_text()
+RESULTS = json.loads(book.RESULTS.read_text())
+CHEAP = ["odb/appendix-d", "odb/figure-2a", "odb/table-6"]
+NOT_LONG = [*CHEAP, "wlb/figure-15"]  # which is timed, and never the same twice
+LONG_RUN = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
 
-def test_every_entry_has_a_row_of_the_page() -> None:
-    assert sorted(re.findall(r" \| (\w+/\S+) \|$", PAGE, re.MULTILINE)) == sorted(book.RUNS)
+def test_every_entry_has_a_row_of_the_page_and_every_row_its_kind() -> None:
+    rows = [row[2:-2].split(" | ") for row in re.findall(r"^\| .* \|$", PAGE, re.MULTILINE)]
+    rows = [row for row in rows if row[1] not in ("shown on", "---")]
+    assert sorted(row[-1] for row in rows if row[-1].strip()) == sorted(book.RUNS)
     assert set(book.RUNS) >= book.SLOW
+    for _, kind, paper, ours, why, key in rows:
+        assert why
+        assert kind in ("same", "other", "not")
+        assert bool(key.strip()) == bool(paper) == bool(ours)
+        assert key.strip() or kind == "not"
+        assert kind != "same" or paper == ours
 
 
 def test_the_page_names_tests_that_exist() -> None:
@@ -132,12 +146,27 @@ def test_the_page_names_tests_that_exist() -> None:
     assert not [path for path in paths if not (ROOT / path).exists()]
 
 
-def test_a_run_writes_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book, "PAGE", tmp_path / "papers.md")
-    book.PAGE.write_text(PAGE.replace("22 steps on all, 0 left", "lost"))
-    assert book.PAGE.read_text() != PAGE
-    book.write("odb/table-6", book.outcome_of("odb/table-6", seed=0))
+def test_the_page_of_papers_has_the_stored_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(RESULTS) == set(book.RUNS)
+    assert book.filled(PAGE, RESULTS) == PAGE
+    for name in ("PAGE", "RESULTS"):
+        path = getattr(book, name)
+        monkeypatch.setattr(book, name, tmp_path / path.name)
+        (tmp_path / path.name).write_text(path.read_text().replace("22 steps on all", "lost"))
+    book.store("odb/table-6", Outcome([], *RESULTS["odb/table-6"]))
     assert book.PAGE.read_text() == PAGE
+    assert json.loads(book.RESULTS.read_text()) == RESULTS
+
+
+@pytest.mark.parametrize(
+    "name", [*CHEAP, *(pytest.param(n, marks=LONG_RUN) for n in book.RUNS if n not in NOT_LONG)]
+)
+def test_a_run_prints_what_the_page_says(name: str) -> None:
+    outcome = book.outcome_of(name)
+    assert [outcome.paper, outcome.ours] == RESULTS[name]
+    assert f"paper {outcome.paper}; evenstep {outcome.ours}" in outcome.markdown()
 
 
 MODEL = StepModel("7B-8K", *SIZES["7B"], context=8192, tensor=8, context_ranks=2)

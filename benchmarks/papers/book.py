@@ -1,20 +1,26 @@
 """The papers, reproduced: runs entries, prints their tables, and updates docs/papers.md.
 
-The page has a row for each entry. A run changes two cells of it: the paper's figure and evenstep's.
+The page has a row for each entry. A run stores two cells of it, the paper's figures and evenstep's,
+in results.json, and the page takes them from there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
 from benchmarks.papers.outcome import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
+RESULTS = Path(__file__).with_name("results.json")
+"""For each entry the paper's figures and evenstep's."""
+SEED = 0
 RUNS = {
+    "odb/appendix-d": "audits:appendix_d",
     "odb/sorted": "baselines:sorted_rows",
     "odb/packing": "baselines:packing",
     "odb/figure-2a": "sweeps:figure_2a",
@@ -23,7 +29,6 @@ RUNS = {
     "odb/table-4": "endings:table_4",
     "odb/table-5": "endings:table_5",
     "odb/table-6": "audits:table_6",
-    "odb/table-10": "audits:table_10",
     "odb/tables-13-14": "shapes:tables_13_14",
     "odb/table-17": "sweeps:table_17",
     "wlb/figure-3": "positions:figure_3",
@@ -38,14 +43,7 @@ RUNS = {
 }
 """CHAPTER/KEY -> module of the chapter's package, and the function in it that takes the seed and
 returns an `Outcome`."""
-SLOW = {
-    "wlb/table-2",
-    "wlb/figures-12-13",
-    "odb/table-4",
-    "odb/tables-13-14",
-    "wlb/ranks",
-    "wlb/figure-15",
-}
+SLOW = {"odb/table-4", "odb/tables-13-14", "wlb/figures-12-13", "wlb/ranks", "wlb/figure-15"}
 """Those that take minutes, or want a quiet machine."""
 
 
@@ -61,22 +59,31 @@ def chosen(wanted: Sequence[str], fast: bool) -> list[str]:
     ]
 
 
-def outcome_of(name: str, seed: int) -> Outcome:
+def outcome_of(name: str) -> Outcome:
     module, function = RUNS[name].split(":")
     path = f"benchmarks.papers.{name.split('/')[0]}.{module}"
-    outcome: Outcome = getattr(import_module(path), function)(seed)
+    outcome: Outcome = getattr(import_module(path), function)(SEED)
     return outcome
 
 
-def write(name: str, outcome: Outcome) -> None:
-    """Puts the paper's figure and evenstep's into the entry's row of the page."""
-    lines = PAGE.read_text().split("\n")
+def filled(page: str, results: Mapping[str, Sequence[str]]) -> str:
+    """The page with the stored figures in the rows of their entries."""
+    lines = page.split("\n")
     for number, line in enumerate(lines):
-        if line.endswith(f" | {name} |"):
-            cells = line.split(" | ")
-            cells[1:3] = outcome.paper, outcome.ours
+        cells = line.split(" | ")
+        if (name := cells[-1].removesuffix(" |")) in results:
+            cells[2:4] = results[name]
             lines[number] = " | ".join(cells)
-    PAGE.write_text("\n".join(lines))
+    return "\n".join(lines)
+
+
+def store(name: str, outcome: Outcome) -> None:
+    """Stores an entry's figures, and puts them into its row of the page."""
+    results = json.loads(RESULTS.read_text()) | {name: [outcome.paper, outcome.ours]}
+    ordered = {name: results[name] for name in RUNS if name in results}
+    rows = (f" {json.dumps(name)}: {json.dumps(row)}" for name, row in ordered.items())
+    RESULTS.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    PAGE.write_text(filled(PAGE.read_text(), ordered))
 
 
 def main() -> None:
@@ -85,14 +92,13 @@ def main() -> None:
     )
     parser.add_argument("--run", nargs="*", metavar="CHAPTER[/KEY]", help="run these; all if empty")
     parser.add_argument("--fast", action="store_true", help="leave slow entries as they are")
-    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.run is None:
         print("entries:", ", ".join(RUNS))
     for name in [] if options.run is None else chosen(options.run, options.fast):
         start = time.perf_counter()
-        outcome = outcome_of(name, options.seed)
-        write(name, outcome)
+        outcome = outcome_of(name)
+        store(name, outcome)
         seconds = time.perf_counter() - start
         print(f"{name}, {seconds:.1f} s\n\n{outcome.markdown()}\n", flush=True)
 

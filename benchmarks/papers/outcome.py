@@ -1,4 +1,4 @@
-"""What a run of the book found: tables, and the one figure that the summary shows."""
+"""What a run of the book found: tables, and the figures of them that the page shows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ class Outcome:
     """The tables of one entry."""
 
     tables: Sequence[Table]
-    paper: str = ""
-    """The paper's figure, in a word or two, for the summary."""
-    ours: str = ""
-    """The same figure here."""
-    notes: str = ""
-    """Findings that depend on the run, in Markdown, below the tables."""
+    paper: str
+    """The paper's figures that the page shows."""
+    ours: str
+    """The same figures here."""
 
     def markdown(self) -> str:
-        """The part of a page that the run decides."""
-        parts = [table.markdown() for table in self.tables]
-        return "\n\n".join(part for part in (*parts, self.notes) if part)
+        """All that a run prints."""
+        row = f"The page's row: paper {self.paper}; evenstep {self.ours}"
+        return "\n\n".join([*(table.markdown() for table in self.tables), row])

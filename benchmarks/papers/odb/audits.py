@@ -1,4 +1,4 @@
-"""Tables 6 and 10 of the ODB paper: a rank without samples, and lengths."""
+"""Appendix D and Table 6 of the ODB paper: groups, and a rank without samples."""
 
 from __future__ import annotations
 
@@ -8,8 +8,28 @@ import numpy as np
 
 from benchmarks.papers.odb.paper import OdbRule
 from benchmarks.papers.outcome import Outcome, Table
+from evenstep.plan.groups import token_budget_groups
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.run import run_epoch
+
+EXAMPLE = {(100, 200): 400, (500,): 500, (800,): 800}
+"""Appendix D: lengths of the samples of each group, and its padded tokens; the budget is 1000."""
+
+
+def appendix_d(seed: int) -> Outcome:
+    lengths = np.array(sorted(length for group in EXAMPLE for length in group))
+    groups = token_budget_groups(lengths, 1000)
+    ours = {
+        tuple(sorted(lengths[groups.group(g)].tolist())): int(padded)
+        for g, padded in enumerate(groups.shapes(lengths).padded)
+    }
+    paper, found = (
+        [" + ".join(map(str, group)) + f": {each[group]}" for group in sorted(each)]
+        for each in (EXAMPLE, ours)
+    )
+    table = Table(["samples: padded tokens, paper", "ours"], [list(r) for r in zip(paper, found)])
+    return Outcome([table], "; ".join(paper), "; ".join(found))
+
 
 BUDGET = 4096
 ASSIGNED = (*range(47, 32, -1), 0)
@@ -37,28 +57,3 @@ def table_6(seed: int) -> Outcome:
         "0 to 35 steps, 21 samples left",
         f"{same} steps on all, {left} left",
     )
-
-
-LENGTHS = {
-    "ultrachat": (207_865, 1196, 1104, 2239, 3065, 4471, 0.48),
-    "llava": (157_712, 508, 463, 814, 914, 1260, 0.29),
-    "sharegpt4o": (57_284, 1511, 977, 4584, 8937, 12_110, 1.00),
-}
-"""Table 10, and section 3.1: samples, mean, median, 95th and 99th percentile, longest, CV."""
-
-
-def table_10(seed: int) -> Outcome:
-    rows, worst = [], 0.0
-    for name, (count, *printed) in LENGTHS.items():
-        drawn = sample_lengths(name, count, seed)
-        mean = float(drawn.mean())
-        ours = [mean, *np.quantile(drawn, [0.5, 0.95, 0.99]), drawn.max(), drawn.std() / mean]
-        worst = max(worst, *(abs(o / p - 1) for o, p in zip(ours, printed)))
-        row = [name, f"{count:,}"]
-        for paper, own in zip(printed, ours):
-            row += [f"{v:.2f}" if paper < 2 else f"{v:,.0f}" for v in (paper, own)]
-        rows.append(row)
-    columns = ["lengths", "samples"]
-    for what in ("mean", "median", "P95", "P99", "longest", "CV"):
-        columns += [f"{what}: paper", "ours"]
-    return Outcome([Table(columns, rows)], "means 1,196, 508, 1,511", f"within {worst:.1%}")

@@ -35,7 +35,7 @@ def sorted_rows(seed: int) -> Outcome:
     return Outcome(
         [Table([*columns, "predicted"], rows, title)],
         ", ".join(SORTED.values()),
-        f"online {predicted}",
+        predicted,
     )
 
 

@@ -16,10 +16,11 @@ RANKS = 8
 
 @dataclass(frozen=True)
 class OdbRule(TokenBudget):
-    """The rule of the paper: groups of like length meet, and a sample over the budget trains
-    alone."""
+    """The rule of the paper: groups of like length meet, a sample over the budget trains alone, and
+    nothing bounds how long one waits."""
 
     spread: bool = field(default=False, kw_only=True)
+    max_wait: int = field(default=1 << 32, kw_only=True)
 
     @property
     def max_length(self) -> None:

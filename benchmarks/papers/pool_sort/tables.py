@@ -43,22 +43,21 @@ class Unshuffled(PoolSort):
 def sort_and_shuffle(seed: int) -> Outcome:
     shards = _shards(seed)
     found = {
-        "neither": FixedBatch(1),
         "sort only": Unshuffled(1, pool_size=POOL),
         "sort and shuffle": PoolSort(1, pool_size=POOL),
+        "neither": FixedBatch(1),
     }
-    rows, waits = [], {}
+    rows = []
     for name, policy in found.items():
         result = simulate(policy, shards, buffer_size=POOL, seed=seed)
         imbalance, spread, drift = _times(result.costs)
-        waits[name] = f"{1 - 1 / imbalance:.0%}"
         row = [name, f"{imbalance:.3f}", f"{1 - 1 / imbalance:.1%}", f"{spread:.2f}"]
         rows.append([*row, f"{drift:.1f}"])
     columns = ["", "imbalance", "waits", "deviation of step times", "last tenth of a pool / first"]
     return Outcome(
         [Table(columns, rows)],
         "both are needed",
-        f"waits {waits['neither']}, {waits['sort only']}, {waits['sort and shuffle']}",
+        f"waits {', '.join(row[2] for row in rows)}; drift {', '.join(row[4] for row in rows)}",
     )
 
 
@@ -104,7 +103,9 @@ def workers(seed: int) -> Outcome:
             rows.append([f"{count}", f"{pool}", f"{pool * max(count, 1):,}", f"{imbalance:.3f}"])
     columns = ["`num_workers`", "pool of a worker", "samples held by a rank", "imbalance"]
     same = [row[3] for row in rows if row[1] == "512"]
-    return Outcome([Table(columns, rows)], "diluted", f"{min(same)} to {max(same)}")
+    return Outcome(
+        [Table(columns, rows)], "diluted", f"{min(same)} to {max(same)}; {rows[-1][3]} if shared"
+    )
 
 
 def _order(lengths: Int64Array, pool: int, count: int, seed: int) -> Float64Array:
