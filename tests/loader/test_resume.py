@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -19,6 +20,7 @@ from torch.utils.data import (
 import evenstep
 from documents import Documents
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
+from evenstep.loader.resume.state import rank_key
 from evenstep.testing import assert_exact_resume
 from few_steps import FewSteps
 from loader_options import grouped
@@ -295,8 +297,33 @@ def test_samples_that_are_not_what_they_were_are_found_out() -> None:
     state, _ = state_after(3, policy=evenstep.FixedBatch(4))
     loader = make_loader(policy=evenstep.FixedBatch(4), dataset=Grown(120))
     loader.load_state_dict(state)
-    with pytest.raises(SampleError, match=r"sample \d+ has .* now and had .* when the checkpoint"):
+    said = r"sample \d+ has .* now and had .* when the checkpoint .*Faults\(repeatable=False\)"
+    with pytest.raises(SampleError, match=said):
         list(loader.steps())
+
+
+@pytest.mark.parametrize("iterable", [False, True])
+def test_samples_of_another_length_come_once_where_that_is_expected(
+    iterable: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"dataset": Documents(120), "policy": evenstep.Even(600)}
+    if iterable:
+        given |= {"dataset": WithIterator(Documents(120)), "shuffle": False, "chunk_size": 5}
+    state, seen = state_after(6, **given)
+    part = state[rank_key(0)]
+    held = len(part["numbers"]) - len(part["trained"])
+    dataset: Any = WithIterator(Grown(120)) if iterable else Grown(120)
+    faults = evenstep.Faults(repeatable=False)
+    loader = make_loader(**{**given, "dataset": dataset}, faults=faults)
+    loader.load_state_dict(state)
+    seen += identities(loader)
+    assert sorted(itertools.chain(*seen)) == list(range(120))
+    (told,) = [r.message for r in caplog.records if "another length" in r.message]
+    assert told.startswith(f"{held} of the {held} samples that this rank held when the state")
+    with pytest.raises(ConfigurationError, match=r"too_long='split'.*repeatable=False"):
+        make_loader(
+            dataset=WithIterator(Documents(4)), shuffle=False, too_long="split", faults=faults
+        )
 
 
 # What a state is

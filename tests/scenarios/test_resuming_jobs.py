@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
+import secrets
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -27,6 +29,15 @@ from evenstep.testing import assert_exact_resume
 COUNT = 150
 POLICY = evenstep.Even(300)
 WINDOW = evenstep.Memory(buffer_size=16)
+
+
+class RandomLengths(Documents):
+    """Cut in a place that no seed of evenstep's decides."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        sample = super().__getitem__(index)
+        kept = 1 + secrets.randbelow(len(sample["input_ids"]))
+        return {**sample, **{name: sample[name][:kept] for name in ("input_ids", "labels")}}
 
 
 def make_loader(**options: Any) -> evenstep.DataLoader:
@@ -129,6 +140,10 @@ def until(loader: evenstep.DataLoader, samples: int) -> Any:
 
 def steps_of_job(kind: str) -> tuple[evenstep.DataLoader, Any]:
     """Steps of one epoch, or of a quota of samples, which is met in the third."""
+    if kind == "random lengths":
+        faults = evenstep.Faults(repeatable=False)
+        loader = make_loader(dataset=RandomLengths(COUNT), faults=faults)
+        return loader, loader.steps
     if kind == "epoch":
         loader = make_loader(num_workers=1, multiprocessing_context="fork")
         return loader, loader.steps
@@ -139,11 +154,14 @@ def steps_of_job(kind: str) -> tuple[evenstep.DataLoader, Any]:
 
 def train_and_save(rank: Rank, folder: Path, kind: str, resume: bool) -> list[list[Any]]:
     """Saves after every step, until it is killed."""
+    logging.getLogger("evenstep").addHandler(logging.StreamHandler())
     loader, steps = steps_of_job(kind)
     seen: list[list[Any]] = []
     if resume:
         # A rank may have been killed before it had saved a step that another one has.
-        saved = [{int(p.stem) for p in (folder / str(r)).glob("*.json")} for r in range(2)]
+        saved = [
+            {int(p.stem) for p in (folder / str(r)).glob("*.json")} for r in range(rank.world_size)
+        ]
         last = folder / str(rank.rank) / f"{max(set.intersection(*saved))}.json"
         state = json.loads(last.read_text())
         loader.load_state_dict(state["state"])
@@ -151,13 +169,14 @@ def train_and_save(rank: Rank, folder: Path, kind: str, resume: bool) -> list[li
     own = folder / str(rank.rank)
     own.mkdir(exist_ok=True)
     for batch, step in steps():
-        seen.append([step.epoch, step.global_samples, batch["identity"].tolist()])
+        own_samples = [] if step.filler else batch["identity"].tolist()
+        seen.append([step.epoch, step.global_samples, own_samples])
         part = own / "part"
         part.write_text(json.dumps({"state": loader.state_dict(), "seen": seen}))
         part.rename(own / f"{len(seen)}.json")
         dist.barrier()
         rank.say(f"step-{len(seen)}")
-    assert kind == "epoch" or loader.samples == sum(samples for _, samples, _ in seen)
+    assert kind not in ("pad", "stop") or loader.samples == sum(samples for _, samples, _ in seen)
     return seen
 
 
@@ -179,12 +198,7 @@ def test_a_killed_job_goes_on_with_the_batches_that_would_have_come(
     whole = run(train_and_save, 2, undisturbed, kind, False, folder=undisturbed, within=60)
     epochs = [epoch for epoch, _, _ in whole[0]]
     killed = epochs.index(1) + 2 if killed is None else killed
-    with Job(train_and_save, 2, tmp_path, kind, False, folder=first) as job:
-        job.heard(0, f"step-{killed}")
-        for rank in range(2):
-            for pid in everything_of(job.pid(rank)):
-                os.kill(pid, signal.SIGKILL)
-        job.join(30)
+    kill_job(kind, killed, first)
     assert run(train_and_save, 2, tmp_path, kind, True, folder=second, within=60) == whole
     if kind == "epoch":
         return
@@ -195,6 +209,33 @@ def test_a_killed_job_goes_on_with_the_batches_that_would_have_come(
         seen = Counter(i for own in whole for e, _, batch in own if e == epoch for i in batch)
         assert max(seen.values()) == 1
         assert kind == "stop" or set(seen) == set(range(60))
+
+
+def kill_job(kind: str, killed: int, folder: Path, ranks: int = 2) -> None:
+    """Kills all ranks after so many steps. Their states stay beside the folder."""
+    with Job(train_and_save, ranks, folder.parent, kind, False, folder=folder) as job:
+        job.heard(0, f"step-{killed}")
+        for rank in range(ranks):
+            for pid in everything_of(job.pid(rank)):
+                os.kill(pid, signal.SIGKILL)
+        job.join(30)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_killed_job_trains_once_on_samples_that_never_have_one_length(
+    ranks: int, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    kill_job("random lengths", 5, first, ranks)
+    with Job(train_and_save, ranks, tmp_path, "random lengths", True, folder=second) as job:
+        outcomes = job.join(60)
+    seen = [i for rank in outcomes for _, _, batch in rank.value for i in batch]
+    assert Counter(seen) == Counter(range(COUNT))
+    for outcome in outcomes:
+        (told,) = re.findall(r"(\d+) of the (\d+) samples that this rank held", outcome.log)
+        assert 0 < int(told[0]) <= int(told[1])
 
 
 def everything_of(pid: int) -> list[int]:

@@ -25,6 +25,7 @@ Datasets of a `DataLoader`:
     mixed_order        `MixtureOrder`: the order of an epoch of map-style datasets
     mixed_pass         `MixedPass`: a worker's pass over iterable datasets
     resumable          what a dataset can do, and how any iterable is resumed
+    shares             iterable datasets that are divided among workers of ranks
     split_documents    `SplitDocuments`: documents that are too long, in pieces
 
 Each name is imported on first use: a process that reads files needs no torch, which is most of the

@@ -67,7 +67,8 @@ class DataLoader(LoaderAttributes):
 
     Args:
         dataset: map-style or iterable; one processed sample each. An iterable one must yield this
-            rank's (and worker's) share only, as with torch. Several are one `evenstep.Mixture`.
+            rank's (and worker's) share only, as with torch, unless the loader deals it: see
+            "Iterable datasets" in docs/loader.md. Several are one `evenstep.Mixture`.
         policy: how groups are formed; all ranks must pass an equal one.
         batch_size: short for ``policy=FixedBatch(batch_size)``; not together with `policy`. No
             sample needs a length or labels then.
@@ -309,6 +310,7 @@ class DataLoader(LoaderAttributes):
                     own_time=self._own_time_of(exchange.place),
                 ),
             )
+        self._notices.begin(start.progress.lengths_before)
         self._current = weakref.ref(iterator)
         self._cursor.note_start(start)
         return iterator
@@ -361,6 +363,7 @@ class DataLoader(LoaderAttributes):
                 "drop_last": self.drop_last,
                 "names of a mixture": list(options.sources),
                 "too_long": options.too_long,
+                "repeatable": options.faults.repeatable,
                 "blank": None if self._options.blank is None else bool(blank),
             },
         )
@@ -379,6 +382,7 @@ class DataLoader(LoaderAttributes):
             self._notices.supervision(step)
         if message.new_round is not None:
             self._notices.bad(message.new_round.bad)
+            self._notices.changed_lengths(message.new_round.start)
             if torch.is_grad_enabled():  # an evaluation teaches nothing
                 self._notices.round(step, message.new_round)
             if not step.rank and not step.context_rank:
@@ -417,9 +421,10 @@ class DataLoader(LoaderAttributes):
 
         On as many ranks, each with its own state, those are exactly the same batches in the same
         order; `num_workers` and `memory` may differ, except for ``buffer_size``. With another
-        ``buffer_size`` or `accumulate`, or from `evenstep.merge_states` on any number of ranks, the
-        loader forms new batches from the samples not trained on, each of which comes once. What is
-        left of the update under way is then an update of its own.
+        ``buffer_size`` or `accumulate`, under ``Faults(repeatable=False)``, or from
+        `evenstep.merge_states` on any number of ranks, the loader forms new batches from the
+        samples not trained on, each of which comes once. What is left of the update under way is
+        then an update of its own.
 
         Raises:
             MismatchError: the state is of a loader with another policy, dataset, order or seed, or
@@ -436,7 +441,7 @@ class DataLoader(LoaderAttributes):
         if found.chunk_size != self._options.chunk_size:
             self._options = with_chunk_size(self._options, found.chunk_size)
             self._runtime.close_batcher()  # it was started with the other
-        self._job.load(self._options.update_tokens, found.learned)
+        self._job.load(self._options.update_tokens, found.learned, found.dealt)
         self._cursor.load(found.progress, found.ranks)
 
     # How many samples and steps

@@ -6,6 +6,9 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
+from evenstep.arrays import Int64Array
 from evenstep.batch.composition import Composition
 from evenstep.batch.step_info import StepInfo
 from evenstep.loader.batcher.batcher_messages import BadSample, RoundProgress
@@ -15,6 +18,7 @@ from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
 from evenstep.plan.update_size import GROUPS
 from evenstep.protocol.slow_ranks import SlowRank
+from evenstep.protocol.window_buffer import RoundStart
 
 logger = logging.getLogger("evenstep")
 
@@ -44,6 +48,30 @@ class Notices:
         self._told_of_supervised = False
         mixed = policy.packed or policy.micro_batches > 1 or isinstance(policy, FixedBatch)
         self._composition = None if mixed else Composition()
+
+    def begin(self, lengths: Int64Array) -> None:
+        """
+        Args:
+            lengths: `EpochProgress.lengths_before` of the pass that begins.
+        """
+        self._then, self._now = lengths, lengths.copy()
+
+    def changed_lengths(self, window: RoundStart) -> None:
+        """Says, once all of them have come, how many samples of the windows before a resume have
+        another length than they had."""
+        again = np.flatnonzero(window.numbers < len(self._then))
+        self._now[window.numbers[again]] = window.columns[0, again]
+        if window.taken < len(self._then):
+            return
+        changed, count = int(np.count_nonzero(self._now != self._then)), len(self._then)
+        self.begin(np.empty(0, np.int64))
+        if changed:
+            logger.warning(
+                "%d of the %d samples that this rank held when the state was saved have another "
+                "length now; new batches are formed of what remains, each sample once",
+                changed,
+                count,
+            )
 
     def bad(self, samples: Iterable[BadSample]) -> None:
         for sample in samples:

@@ -99,6 +99,10 @@ class Faults:
     replay: bool = False
     """Resume an iterable dataset that has no ``state_dict`` by reading the epoch again from its
     beginning and dropping the samples that came before."""
+    repeatable: bool = True
+    """A sample that is made twice has the same length. False resumes also where it has another, as
+    under augmentation by a generator of your own: new batches are formed of what remains, each
+    sample comes once, and the log says how many have another length now."""
     exhausted: str = "pad"
     """"pad" or "stop": what ranks do that run out of samples before the others. See
     `evenstep.protocol.RankProtocol`."""
@@ -169,6 +173,8 @@ class LoaderOptions:
     start_method: str | None
     persistent_workers: bool
     too_long: str = "error"
+    dealt: bool = False
+    """See `Learned.dealt`."""
 
     def __post_init__(self) -> None:
         check_at_least(0, seed=self.seed)
@@ -178,6 +184,11 @@ class LoaderOptions:
         check_type(Faults, faults=self.faults)
         longest = self.memory.longest
         check_too_long(self.policy, self.too_long, iterable=self.iterable, longest=longest)
+        if self.too_long == "split" and not self.faults.repeatable:
+            raise ConfigurationError(
+                "too_long='split' makes pieces by lengths, and Faults(repeatable=False) says that "
+                "lengths change, so a resume cannot tell which pieces remain; use another too_long"
+            )
         check_update_tokens(self.update_tokens)
         check_one_of(LOSS_SCALING, loss_scaling=self.loss_scaling)
         check_context_parallel(self.policy, self.loss_scaling)

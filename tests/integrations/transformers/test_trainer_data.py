@@ -38,6 +38,7 @@ from evenstep.integrations import transformers as even
 from evenstep.integrations.rank_values import ranks
 
 datasets = pytest.importorskip("datasets")
+distributed = pytest.importorskip("datasets.distributed")
 pytestmark = pytest.mark.integrations
 N = len(documents())
 
@@ -63,6 +64,11 @@ class Drawn(Stream):
 class ByEpoch(Drawn):
     def set_epoch(self, epoch: int) -> None:
         self.generator.manual_seed(100 + epoch)
+
+
+class Dealing(Stream):
+    def share_of_worker(self, worker: int, workers: int) -> Iterator[Any]:
+        return iter(documents()[index] for index in range(worker, N, workers))
 
 
 def fill(rank: Rank, folder: Any) -> None:
@@ -99,6 +105,8 @@ STREAMS: dict[str, tuple[Any, int]] = {  # (rank -> dataset, workers)
     "drawn": (Drawn, 0),
     "by epoch": (ByEpoch, 0),
     "datasets": (lambda rank: table(), 2),
+    "datasets, split": (lambda rank: distributed.split_dataset_by_node(table(), rank, 2), 0),
+    "dealing": (lambda rank: Dealing(), 0),
 }
 
 
@@ -108,7 +116,7 @@ def streamed(rank: Rank, folder: Any) -> dict[str, list[int]]:
     for kind, (dataset, workers) in STREAMS.items():
         options = {"max_steps": 8, "dataloader_num_workers": workers}
         trainer = make_trainer(folder, dataset=dataset(rank.rank), **options)
-        faults = evenstep.Faults(replay=kind != "datasets")
+        faults = evenstep.Faults(replay="datasets" not in kind)
         even.install(trainer, policy=POLICY, faults=faults).train()
         assert trainer.state.global_step == 8
         found[kind] = [i for update in together(gathered(trainer.model.seen)) for i in update]

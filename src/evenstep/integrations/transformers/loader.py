@@ -19,6 +19,7 @@ from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.data.mixed import Mixture
+from evenstep.data.shares import METHOD, divides_itself, is_streamed, is_undivided, split_by_node
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.job_facts import waits_at_updates
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
@@ -268,20 +269,21 @@ class RankShare(IterableDataset[Any]):
                 yield sample
 
 
-def share_of_rank(dataset: Any, rank: int, world_size: int) -> Any:
-    """The rank's share of an iterable dataset; a Hugging Face one divides itself.
+def share_of_rank(dataset: Any, rank: int, world_size: int, *, mixed: bool = False) -> Any:
+    """The rank's share of an iterable dataset, where the loader does not deal it.
+
+    Args:
+        mixed: it is one of a mixture, of which the loader deals none.
 
     Raises:
         ConfigurationError: the dataset has a state, which a share of it cannot go back to.
     """
-    if world_size == 1:
+    if world_size == 1 or (divides_itself(dataset) and not (mixed and hasattr(dataset, METHOD))):
         return dataset
     if isinstance(dataset, Mixture):
-        return dataset.over(lambda each: share_of_rank(each, rank, world_size))
-    if type(dataset).__module__.partition(".")[0] == "datasets":
-        from datasets.distributed import split_dataset_by_node
-
-        return split_dataset_by_node(dataset, rank, world_size)
+        return dataset.over(lambda each: share_of_rank(each, rank, world_size, mixed=True))
+    if is_streamed(dataset):
+        return split_by_node(dataset, rank, world_size) if is_undivided(dataset) else dataset
     if hasattr(dataset, "state_dict"):
         raise ConfigurationError(
             f"{type(dataset).__name__} has a state, and yields all samples on all ranks; yield "

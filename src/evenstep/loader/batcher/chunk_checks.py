@@ -207,8 +207,8 @@ class ChunkChecks:
                 raise SampleError(
                     f"{name} has {_counts(new)} now and had {_counts(old)} when the checkpoint was "
                     "made, so its batch cannot be made again; make what the dataset returns a "
-                    "function of the index, or resume from evenstep.merge_states of all ranks' "
-                    "states, which forms new batches"
+                    "function of the index, or pass faults=evenstep.Faults(repeatable=False), "
+                    "which forms new batches of what remains"
                 )
         return planned
 

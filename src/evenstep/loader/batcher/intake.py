@@ -15,6 +15,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from evenstep.arrays import Int64Array
 from evenstep.data.mixed import MixedStream
+from evenstep.data.shares import share_of
 from evenstep.loader.batcher.batcher_messages import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.chunk_checks import TRAINED, NumberedChunk
 from evenstep.loader.transport.first_rows import FirstRows
@@ -176,6 +178,7 @@ class Intake:
                 preparation,
                 replays=spec.faults.replay,
                 split=Splitting.of(spec.measure, spec.fitting),
+                share=partial(share_of, rank=spec.rank, ranks=spec.world_size, dealt=spec.dealt),
             )
             self._loader = DataLoader(self._chunked, batch_size=None, **options)
         else:

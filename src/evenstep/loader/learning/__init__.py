@@ -10,6 +10,7 @@
                                                                             samples it prepares
     whether lengths repeat      a resume makes batches again, or forms      4 of these, twice
                                 new ones
+    whether ranks begin alike   a streamed dataset is dealt to them         8 rows of each rank
     steps of an epoch           trainers plan learning rates                up to 2,048 lengths
     whether rows are packed     models keep their documents apart, or not   8 rows, and the model
 
@@ -19,8 +20,9 @@ no number drawn, no lock taken. With ``num_workers=0`` samples are made in the t
 these; what is drawn at random is put back.
 
 How ranks agree: the first rank of the loader's group learns, when the first pass begins or a
-trainer asks; all others are sent what it found. What was learned of sizes is part of a loader's
-state, so a resumed job need not find the same again.
+trainer asks; all others are sent what it found. Only how a streamed dataset begins is read by each.
+What was learned of sizes and of that is part of a loader's state, so a resumed job need not find
+the same again.
 
 Nothing is tried where nothing depends on it: a loader without `collate_fn` and `update_tokens`
 starts its workers at once.

@@ -1,7 +1,7 @@
 """`JobLearning`: what one loader knows of its job, for the options and the ranks that it has.
 
-The first rank learns; `from_first_rank` sends to all others what it found. That takes one exchange,
-of which only the first rank's message holds anything. It is made by the exchange thread like those
+The first rank learns; `told_by_all` sends to all others what it found, and what a streamed dataset
+begins with on each rank. That takes one exchange. It is made by the exchange thread like those
 of a pass: so a rank that dies, fails or leaves meanwhile is an error on all others that names it,
 and one that is slow is waited for and named in the log.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from dataclasses import replace
 
 from evenstep.errors import PeerError, described
 from evenstep.loader.learning.question import JobAnswer, JobQuestion, Learned
@@ -22,23 +23,23 @@ _SERIAL = -1  # of no pass
 _POLL_SECONDS = 0.2  # between two checks whether an answer can still come
 
 
-def from_first_rank(exchange: RankExchange, find: Callable[[], bytes]) -> bytes:
-    """What `find` returns on the first rank, which alone calls it. All ranks call this.
+def told_by_all(exchange: RankExchange, find: Callable[[], bytes]) -> list[bytes]:
+    """What `find` returns on each rank. All ranks call this.
 
     Raises:
-        PeerError: the first rank failed, or a rank is lost.
-        Exception: on the first rank, what `find` raises.
+        PeerError: another rank failed, or is lost.
+        Exception: what `find` raises.
     """
     place = exchange.place
     if place.size == 1:
-        return find()
+        return [find()]
     ours, theirs = multiprocessing.Pipe()
     left = False
     session = Session(theirs, _SERIAL, lambda: not left, of_processes=True)
     exchange.patience.trainer(Doing.WAITS, -1)
     exchange.begin(session)
     try:
-        body = b"" if place.number else find()
+        body = find()
         try:
             ours.send((_SERIAL, wire.encode(wire.LEARNED, body, rank=place.number, round=0)))
             while not ours.poll(_POLL_SECONDS):
@@ -52,7 +53,7 @@ def from_first_rank(exchange: RankExchange, find: Callable[[], bytes]) -> bytes:
         bodies = wire.open_all(messages, wire.LEARNED, 0, rank=place.number, epoch=0)
         while not session.over.wait(_POLL_SECONDS):
             pass
-        return bytes(bodies[0])
+        return [bytes(body) for body in bodies]
     except BaseException as error:
         left = True
         session.leave(None if isinstance(error, KeyboardInterrupt) else described(error))
@@ -73,17 +74,21 @@ class JobLearning:
         self._ask = ask
         self._found: tuple[LoaderOptions, Learned] | None = None
         self._loaded: tuple[int | str | None, Learned | None] = None, None
+        self._dealt: bool | None = None
 
     @property
     def asked(self) -> bool:
         """Whether something was learned, of any options."""
         return self._found is not None
 
-    def load(self, update_tokens: int | str | None, learned: Learned | None) -> None:
-        """What a state says was learned under `update_tokens`; None where it says nothing."""
-        if learned is not None:
+    def load(
+        self, update_tokens: int | str | None, learned: Learned | None, dealt: bool | None
+    ) -> None:
+        """What a state says was learned under `update_tokens`, and of `Learned.dealt`; None where
+        it says nothing."""
+        if learned is not None or (self._found and dealt not in (None, self._found[1].dealt)):
             self._found = None  # sizes may be others
-        self._loaded = update_tokens, learned
+        self._loaded, self._dealt = (update_tokens, learned), dealt
 
     def learn(self, options: LoaderOptions, exchange: RankExchange) -> None:
         """Finds out what is not known yet. All ranks call it."""
@@ -92,13 +97,21 @@ class JobLearning:
             return
         question = self._question(options, ranks)
 
+        first = exchange.place.number == 0
+
         def find() -> bytes:
-            answer = self._ask(question) if question.asks else JobAnswer()
-            return question.learned(answer).to_bytes()
+            asked = question if first else replace(question, rows=False, samples=0)
+            answer = self._ask(asked) if asked.asks or asked.compares else JobAnswer()
+            found = question.learned(answer).to_bytes() if first else b""
+            return bytes([len(answer.begins)]) + answer.begins + found
 
         # Even where there is nothing to ask: options of other ranks may differ by mistake.
-        learned = Learned.from_bytes(from_first_rank(exchange, find))
-        self._found = options, learned
+        told = told_by_all(exchange, find)
+        learned = Learned.from_bytes(told[0][1 + told[0][0] :])
+        begins = {body[1 : 1 + body[0]] for body in told}
+        same = len(begins) == 1 and begins != {b""}
+        dealt = same if self._dealt is None else self._dealt
+        self._found = options, replace(learned, dealt=dealt)
 
     def known(self, options: LoaderOptions, ranks: int) -> Learned | None:
         """What was found of these options, for so many ranks."""
@@ -116,4 +129,4 @@ class JobLearning:
     def _question(self, options: LoaderOptions, ranks: int) -> JobQuestion:
         asked, known = self._loaded
         same = asked == options.update_tokens
-        return JobQuestion.of(options, ranks, known=known if same else None)
+        return JobQuestion.of(options, ranks, known=known if same else None, dealt=self._dealt)

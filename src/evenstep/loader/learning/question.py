@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +19,12 @@ from evenstep.arrays import Int64Array
 from evenstep.batch.blank import Blank, BlankRow
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.data.mixed import Mixture
+from evenstep.data.shares import is_undivided
 from evenstep.errors import SampleError, described
 from evenstep.loader.learning.probe import Run
 from evenstep.loader.learning.rows import asks_rows, found_of_rows
 from evenstep.loader.options import LoaderOptions
+from evenstep.loader.transport.first_rows import FEW, FirstRows
 from evenstep.loader.workers.chunks import ChunkRequest, IndexedDataset, Preparation
 from evenstep.loader.workers.worker_start import epoch_seed
 from evenstep.plan.policies.even import Even
@@ -49,10 +51,12 @@ class Learned:
     """Of a group, where an update needs smaller groups than the policy forms."""
     repeatable: bool = True
     """A sample that is made twice has the same length, as far as is known."""
+    dealt: bool = False
+    """A streamed dataset begins alike on all ranks, so each is dealt a share of it."""
 
     def applied_to(self, options: LoaderOptions) -> LoaderOptions:
         """Options that the batcher runs with."""
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {"dealt": self.dealt}
         if self.collate is not None:
             made = options.collate_fn
             if not isinstance(made, PreparingCollator):
@@ -122,6 +126,8 @@ class JobAnswer(NamedTuple):
     collate: Mapping[str, Any] | None = None
     blank: Blank | BlankRow | None = None
     measured: Measured | None = None
+    begins: bytes = b""
+    """`FirstRows.digests` of a streamed dataset."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +141,8 @@ class JobQuestion:
     """Sizes of updates that need not be found."""
     rows: bool = False
     """Ask what the collate function makes of a few rows."""
+    compares: bool = False
+    """Ask what a streamed dataset begins with, on each rank."""
     samples: int = 0
     """Samples to measure, drawn at random, but alike for any number of ranks."""
     seconds: float = math.inf
@@ -142,11 +150,19 @@ class JobQuestion:
     enough: int = 1
 
     @classmethod
-    def of(cls, options: LoaderOptions, ranks: int, *, known: Learned | None = None) -> JobQuestion:
+    def of(
+        cls,
+        options: LoaderOptions,
+        ranks: int,
+        *,
+        known: Learned | None = None,
+        dealt: bool | None = None,
+    ) -> JobQuestion:
         """What the first pass of a loader needs to know.
 
         Args:
             known: what a state says of the sizes of updates, on so many ranks.
+            dealt: what it says of `Learned.dealt`.
         """
         known = known if known is not None and known.ranks == ranks else None
         sized = options.update_tokens is not None and not nothing_to_choose(
@@ -161,12 +177,13 @@ class JobQuestion:
             ranks=ranks,
             rows=rows,
             known=known,
+            compares=dealt is None and ranks > 1 and is_undivided(options.dataset),
             samples=few if measures and hasattr(options.dataset, "__len__") else 0,
         )
 
     @property
     def asks(self) -> bool:
-        """Whether samples are needed to answer."""
+        """Whether samples are needed to answer, but for `compares`."""
         return self.rows or self.samples > 0
 
     def answer(self, run: Run) -> JobAnswer:
@@ -185,7 +202,10 @@ class JobQuestion:
             ((collate, blank),) = run(rows, options.dataset, [None], 1)
             options = Learned(ranks=self.ranks, collate=collate).applied_to(options)
         measured = _measured(options, run, self) if self.samples else None
-        return JobAnswer(collate, blank, measured)
+        begins = b""
+        if self.compares:
+            (begins,) = run(_beginning, options.dataset, [None], 1)
+        return JobAnswer(collate, blank, measured, begins)
 
     def learned(self, answer: JobAnswer) -> Learned:
         """What follows from the answer."""
@@ -208,6 +228,11 @@ class JobQuestion:
             target_tokens=None if size.policy is options.policy else target,
             repeatable=measured is None or measured.repeatable,
         )
+
+
+def _beginning(dataset: Any, item: None) -> bytes:
+    digests = FirstRows.of_stream(map(pickle.dumps, islice(dataset, FEW))).digests
+    return np.array(digests, np.uint64).tobytes()
 
 
 def _measured(options: LoaderOptions, run: Run, question: JobQuestion) -> Measured:

@@ -21,6 +21,7 @@ from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import DefaultCollator, PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.smallest_media import blank_of, smallest_blank
+from evenstep.data.shares import is_streamed
 from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.loader.arguments import check_blank_of_rows
 from evenstep.loader.options import LoaderOptions
@@ -55,7 +56,7 @@ def shows_rows(dataset: Any) -> bool:
     """Whether a few rows can be asked for. An iterable dataset that is not Hugging Face's may yield
     each sample only once."""
     if isinstance(dataset, IterableDataset):
-        return type(dataset).__module__.partition(".")[0] == "datasets"
+        return is_streamed(dataset)
     return hasattr(dataset, "__len__")
 
 

@@ -52,6 +52,8 @@ class EpochProgress:
     stateless: bool = False
     """The iterable dataset has no such states, so the epoch cannot be resumed here."""
     skipped: tuple[BadSample, ...] = ()
+    lengths_before: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    """Those that the first samples of the pass had, where windows are formed again."""
     resumed: bool = False
     """The pass began from a state, so the dataset did not begin at its beginning."""
     samples: int = 0
@@ -139,9 +141,10 @@ class EpochProgress:
             new = replace(new, entries=self.remaining.places, next_entry=start.next_entry)
         else:
             share = share.after([self.arrival_progress])
-        none = np.empty(0, np.int64)
+        none, untrained = np.empty(0, np.int64), ~np.isin(start.numbers, self.trained)
         fresh = replace(self, received=0, trained=none, update=LossTotals(), resumed=False)
-        return replace(fresh, share=share, start=new)
+        lengths = start.columns[0, untrained]  # they are numbered from 0 on, as they were
+        return replace(fresh, share=share, start=new, lengths_before=lengths)
 
     @property
     def own_too_long(self) -> int:

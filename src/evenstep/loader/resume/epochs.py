@@ -8,6 +8,7 @@ from typing import Any
 
 from evenstep.data.mixed_order import MixtureOrder
 from evenstep.data.resumable import dataset_fingerprint
+from evenstep.data.shares import divides_itself
 from evenstep.errors import MismatchError
 from evenstep.loader.arguments import check_order
 from evenstep.loader.resume.epoch_progress import EpochProgress
@@ -171,8 +172,10 @@ class Epochs:
 
     def share_size(self, world_size: int) -> int | None:
         """Samples of a rank in a whole epoch; None where unknown. An iterable dataset is believed,
-        as it yields the rank's share."""
+        if it yields the rank's share."""
         if (stream := self._stream()) is None:
+            if self.iterable and divides_itself(self.dataset) and world_size > 1:
+                return None
             return size_of(self.dataset if self.iterable else self.sampler)
         return stream.total // world_size if self.drop_last else -(-stream.total // world_size)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from evenstep.data.shares import is_undivided
 from evenstep.errors import MismatchError, parsing
 from evenstep.loader.learning.question import Learned
 from evenstep.loader.options import LoaderOptions
@@ -18,7 +19,7 @@ from evenstep.plan.value_checks import shorten
 from evenstep.protocol.window_size import same_windows
 
 # What may differ between the checkpoint and the loader that loads it.
-_FREE = ("world_size", "buffer_size", "accumulate", "update_tokens", "learned", "mixture")
+_FREE = ("world_size", "buffer_size", "accumulate", "update_tokens", "learned", "dealt", "mixture")
 _UPDATE = ("accumulate", "update_tokens")
 
 
@@ -32,6 +33,8 @@ class Resumption(NamedTuple):
     """That of the state, where it decides the order of the samples."""
     learned: Learned | None
     """Sizes that the state says; None where they are to be found again."""
+    dealt: bool | None
+    """`Learned.dealt` of the epoch under way; None where none is."""
 
 
 def resumption(
@@ -69,7 +72,7 @@ def resumption(
     same &= None in readings or len(readings) < 2
     found_again = options.update_tokens is not None and learned is None
     changed = found_again or any(loaded.job.get(name) != job.get(name) for name in _UPDATE)
-    repeats = learned is None or learned.repeatable
+    repeats = options.faults.repeatable and (learned is None or learned.repeatable)
     if not (same and repeats) or changed:
         progress = progress.with_new_windows()
     if epochs.mixed is not None:
@@ -78,7 +81,8 @@ def resumption(
             epochs.mixed.load_state_dict(progress.epoch, saved_order, begun=begun)
     epochs.check(progress, buffer_size)
     merged = loaded.merged is not None
-    return Resumption(progress, None if merged else ranks, options.chunk_size, learned)
+    dealt = None if progress.untouched else loaded.job.get("dealt", False)
+    return Resumption(progress, None if merged else ranks, options.chunk_size, learned, dealt)
 
 
 def _learned(job: Mapping[str, Any], options: LoaderOptions, ranks: int) -> Learned | None:
@@ -116,6 +120,7 @@ def job_of(
         **({} if options.update_tokens is None else {"update_tokens": options.update_tokens}),
         **sizes,
         "iterable": iterable if options.iterable else None,
+        **({"dealt": options.dealt} if learned and is_undivided(options.dataset) else {}),
         **epochs.describe(),
     }
 

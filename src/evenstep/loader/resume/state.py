@@ -78,6 +78,7 @@ class LoaderState:
         with reading(state, _OF, {"job": JOB_SCHEMA, "epoch": EPOCH_SCHEMA}):
             job, epoch = state["job"], state["epoch"]
             check_epoch(epoch)
+            check_schema(job.get("dealt", False), bool, "job dealt")
             if "learned" in job:
                 check_schema(job["learned"], LEARNED_SCHEMA, "job learned")
                 check_schema(job["learned"].get("sizes", []), [[AT_LEAST_1]], "job learned sizes")

@@ -14,8 +14,9 @@ import itertools
 import json
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from evenstep.data.mixed_pass import MixedPass
 from evenstep.data.resumable import has_state
+from evenstep.data.shares import share_of
 from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.loader.transport.plain_values import decode, encode
 from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, Preparation, RawChunk, Splitting
@@ -74,6 +76,9 @@ def _count(state: Any) -> int:
     return count
 
 
+_ALL = partial(share_of, rank=0, ranks=1, dealt=False)
+
+
 class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
     """The chunks of an iterable dataset, in one worker."""
 
@@ -85,6 +90,7 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         *,
         replays: bool,
         split: Splitting | None = None,
+        share: Callable[[Any], Any] = _ALL,
     ) -> None:
         """
         Args:
@@ -92,8 +98,10 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
             split: of samples that are too long.
             replays: to resume a dataset that has no state, read it from its beginning and drop the
                 samples that were read before.
+            share: what a worker reads of the dataset: see `evenstep.data.shares`.
         """
         self.dataset = dataset
+        self._share = share
         self._chunk_size = chunk_size
         self._replays = replays
         self._preparation = preparation
@@ -148,7 +156,7 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
                 drawn = drawn and tuple(drawn[i] for i in row)
             count += len(samples)
             with _naming(worker, rows):
-                of = "dataset" if owner is self.dataset and owner is not iterator else "iterator"
+                of = "iterator" if owner is None or owner is iterator else "dataset"
                 last = self._state(count, rows, ended, owner, of)
             self._last = last
             yield RawChunk(samples, names, ChunkOrigin(worker, last, ended, drawn), split)
@@ -159,7 +167,7 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         saved: Any = json.loads(text) if text is not None else {"count": 0, "state": None}
         state, count = decode(saved["state"]), int(saved["count"])
         rows = int(saved.get("rows", count))
-        dataset = self.dataset
+        dataset = self._share(self.dataset)
         if state is not None and saved["of"] == "dataset":
             dataset.load_state_dict(state)
         iterator = iter(dataset)
