@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from ddp import NextToken, make_loader
+from uneven import NextToken, make_loader
 
 from evenstep.integrations import accelerate as even
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ddp import Documents, NextToken
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.optim.lr_scheduler import LambdaLR
+from uneven import Documents, NextToken
 
 import evenstep
 from evenstep.integrations import lightning as even

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from ddp import NextToken, make_loader
 from torch import optim
 from torch.nn.parallel import DistributedDataParallel
+from uneven import NextToken, make_loader
 
 import evenstep
 

@@ -37,10 +37,8 @@ def pairs(count: int) -> Dataset:
         length = min(64, 1 + int(draw.lognormvariate(2.0, 0.9)))
         return " ".join(str(draw.randrange(first, NUMBERS, 2)) for _ in range(length))
 
-    rows = [
-        {"prompt": f"{draw.randrange(NUMBERS)} ", "chosen": numbers(0), "rejected": numbers(1)}
-        for _ in range(count)
-    ]
+    asked = [f"{draw.randrange(NUMBERS)} " for _ in range(count)]
+    rows = [{"prompt": each, "chosen": numbers(0), "rejected": numbers(1)} for each in asked]
     return Dataset.from_list(rows)
 
 
@@ -52,7 +50,6 @@ def main(folder: str = "out/trl_dpo") -> None:
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
-        num_key_value_heads=4,
         pad_token_id=0,
         eos_token_id=1,
     )

@@ -40,8 +40,7 @@ def share_of_even_numbers(completions: list[str], **_: Any) -> list[float]:
 def main(folder: str = "out/trl_grpo") -> None:
     torch.manual_seed(0)
     draw = random.Random(0)
-    sizes = [1 + n % 8 for n in range(96)]
-    questions = [" ".join(str(draw.randrange(NUMBERS)) for _ in range(size)) for size in sizes]
+    numbers = [[str(draw.randrange(NUMBERS)) for _ in range(1 + n % 8)] for n in range(96)]
     model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=NUMBERS + 2,
@@ -49,7 +48,6 @@ def main(folder: str = "out/trl_grpo") -> None:
             intermediate_size=64,
             num_hidden_layers=2,
             num_attention_heads=4,
-            num_key_value_heads=4,
             pad_token_id=0,
             eos_token_id=1,
         )
@@ -70,7 +68,7 @@ def main(folder: str = "out/trl_grpo") -> None:
             logging_steps=2,
             report_to=[],
         ),
-        train_dataset=Dataset.from_dict({"prompt": questions}),
+        train_dataset=Dataset.from_dict({"prompt": list(map(" ".join, numbers))}),
         processing_class=numbers_tokenizer(),
     )
     trainer = even.balance_rollouts(trainer, max_tokens=8 * (8 + 64))

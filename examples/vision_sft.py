@@ -2,10 +2,10 @@
 Trainer on two ranks, and batches of a token budget instead of a batch size.
 
     torchrun --nproc-per-node 2 examples/vision_sft.py
-    torchrun --nproc-per-node 2 examples/vision_sft.py OUT Qwen/Qwen2.5-VL-3B-Instruct FILE.parquet
 
-The first trains a tiny Qwen2-VL on photographs: see photographs.py beside this file. The second
-loads a checkpoint, and rows with columns ``images`` and ``messages``.
+It trains a tiny Qwen2-VL on photographs: see photographs.py beside this file. In their place take
+``AutoModelForImageTextToText.from_pretrained``, ``AutoProcessor.from_pretrained`` of a checkpoint,
+and any dataset of rows with ``images`` and ``messages``.
 
 The only evenstep lines are the import and `install`: it calls the collate function on each row
 alone, in worker processes, and forms batches once it knows how many tokens a row has become.
@@ -17,8 +17,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import photographs
 import torch
-from transformers import AutoModelForImageTextToText, AutoProcessor, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 import evenstep
 from evenstep.integrations import transformers as even
@@ -43,34 +44,17 @@ class Collate:
         return batch
 
 
-def load(name: str | None, file: str | None) -> tuple[Any, Any, Any]:
-    """Model, processor and rows."""
-    if name is None:
-        import photographs
-
-        processor = photographs.processor()
-        return photographs.model(processor), processor, photographs.Crops()
-    import datasets
-
-    rows = datasets.load_dataset("parquet", data_files=file, split="train")
-    return (
-        AutoModelForImageTextToText.from_pretrained(name),
-        AutoProcessor.from_pretrained(name),
-        rows,
-    )
-
-
-def main(folder: str = "out/vision_sft", name: str | None = None, file: str | None = None) -> None:
+def main(folder: str = "out/vision_sft") -> None:
     torch.manual_seed(0)
-    model, processor, rows = load(name, file)
+    processor = photographs.processor()
     trainer = Trainer(
-        model=model,
+        model=photographs.model(processor),
         args=TrainingArguments(
             output_dir=folder,
             use_cpu=not torch.cuda.is_available(),
             num_train_epochs=1,
             gradient_accumulation_steps=2,
-            learning_rate=2e-3 if name is None else 1e-5,
+            learning_rate=2e-3,
             logging_steps=2,
             save_steps=10,
             dataloader_num_workers=1,
@@ -78,7 +62,7 @@ def main(folder: str = "out/vision_sft", name: str | None = None, file: str | No
             ddp_find_unused_parameters=False,
             report_to=[],
         ),
-        train_dataset=rows,
+        train_dataset=photographs.Crops(),
         data_collator=Collate(processor),
     )
     trainer = even.install(trainer, policy=evenstep.Even(max_tokens=2048))

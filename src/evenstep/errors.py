@@ -1,7 +1,7 @@
 """Every exception that evenstep raises on purpose; all are an `EvenstepError`.
 
     ConfigurationError   an argument is wrong: raised where the object is built
-    WrongTypeError       a ConfigurationError: an argument is of a wrong type
+    WrongTypeError       a ConfigurationError: an argument is of a wrong type, or has a wrong name
     SampleError          a sample cannot be used: raised on the rank that reads it
     StorageError         a SampleError: the file that holds it cannot be read, or has changed
     CollateError         a batch cannot be made, or is not what was planned
@@ -44,7 +44,7 @@ class ConfigurationError(EvenstepError, ValueError):
 
 
 class WrongTypeError(ConfigurationError, TypeError):
-    """An argument is of a wrong type."""
+    """An argument is of a wrong type, or there is none of that name."""
 
 
 class SampleError(EvenstepError):
@@ -94,6 +94,20 @@ class LoaderDiedError(EvenstepError, RuntimeError):
 
 class InvariantError(EvenstepError, AssertionError):
     """evenstep's own bookkeeping is wrong, such as a sample lost or doubled. Please report it."""
+
+
+def installing(extra: str) -> str:
+    """The remedy where a package of one of evenstep's extras is missing; no index has evenstep."""
+    return f"pip install '.[{extra}]' in a clone of evenstep's repository"
+
+
+@contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Where an import of the block fails, says what needs which package, and how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{what}: {installing(extra)}") from error
 
 
 _DAMAGE = (

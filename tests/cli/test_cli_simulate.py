@@ -211,7 +211,7 @@ def test_without_typer_the_command_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "typer", None)
     code, out, err = run(capsys, "--version")
     assert (code, out) == (2, "")
-    assert "pip install 'evenstep[cli]'" in err
+    assert "pip install '.[cli]' in a clone" in err
 
 
 # A calibration as a cost

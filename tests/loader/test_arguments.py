@@ -3,7 +3,7 @@ torch's DataLoader refuses by an error of its type."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -114,11 +114,32 @@ def test_what_only_evenstep_refuses_is_a_value_error_that_says_why(
     assert isinstance(error.value, ConfigurationError)
 
 
-def test_unknown_arguments_and_options_that_are_not_in_their_class_are_refused() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'max_tokens'"):
-        evenstep.DataLoader(Documents(10), policy=BUDGET, max_tokens=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"memory=\{\} must be an evenstep.Memory"):
-        evenstep.DataLoader(Documents(10), policy=BUDGET, memory={})  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("make", "given", "said"),
+    [
+        (evenstep.Even, {"max_token": 3}, "Even has no argument max_token=; max_tokens= is meant"),
+        (evenstep.DataLoader, {"polcy": BUDGET}, "DataLoader has no argument polcy=; policy= is"),
+        (evenstep.DataLoader, {"max_tokens": 3}, r"no argument max_tokens=; there are .* policy, "),
+        (evenstep.DataLoader, {"policy": evenstep.Even}, r"Even'> is no policy: pass policy=ev"),
+        (
+            evenstep.DataLoader,
+            {"policy": BUDGET, "memory": {}},
+            r"\{\} must be an evenstep.",
+        ),
+        (
+            evenstep.DataLoader,
+            {"policy": BUDGET, "dataset": {"code": Documents(10), "chat": Documents(10)}},
+            r"a dict of \['code', 'chat'\], .* evenstep.Mixture\(dataset, weights=\{",
+        ),
+    ],
+)
+def test_names_and_types_that_are_wrong_are_a_type_error_that_says_what_is_meant(
+    make: Callable[..., Any], given: dict[str, Any], said: str
+) -> None:
+    dataset = {} if make is evenstep.Even else {"dataset": Documents(10)}
+    with pytest.raises(TypeError, match=said) as error:
+        make(**{**dataset, **given})
+    assert isinstance(error.value, ConfigurationError)
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_four_ranks_of_which_two_fetch_get_what_the_planner_gave_them(tmp_path: 
 
     ranks = run(take_steps, 4, folder=tmp_path, within=90)
     assert [clients for clients, _ in ranks] == [[0], [], [2], []]
-    with es.start(broadcast.job_of(tmp_path), backend="local") as local:
+    with es.start(broadcast.job_of(), backend="local") as local:
         for group in range(broadcast.DP):
             client = local.client(DP=group, TP=0)
             planned = []

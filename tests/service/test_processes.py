@@ -125,9 +125,18 @@ def test_all_steps_are_those_of_one_process_and_nothing_is_imported_from_the_wor
     json.dumps(status, allow_nan=False)
 
 
-def test_names_that_run_already_are_refused(service: ProcessService, tmp_path: Path) -> None:
+def test_names_that_run_already_are_refused_and_said_for_one_that_does_not(
+    service: ProcessService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigurationError, match=r"'shared-.*' is already running"):
         ProcessService(job_of(tmp_path), name=own("shared"))
+    running = (
+        rf"no job named 'shard' runs on this machine; running are: .*{own('shared')}.*; nor on "
+        r"Ray: .* needs ray: pip install '\.\[service\]' in a clone"
+    )
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigurationError, match=running):
+        es.attach(name="shard")
     with pytest.raises(ConfigurationError, match=r"no service answers at .*gone\.evenstep"):
         es.Client(tmp_path / "gone.evenstep", rank=0, patience=0.1)
 

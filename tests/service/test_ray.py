@@ -146,7 +146,7 @@ def test_the_trainer_of_the_page_runs(service: RayService, monkeypatch: pytest.M
 def test_names(service: RayService, job: es.Job) -> None:
     with pytest.raises(ConfigurationError, match=r"is already running \(started \d\d:\d\d:\d\d\)"):
         RayService(job, name="pretrain")
-    with pytest.raises(ConfigurationError, match=r"no job named 'other'.*running are: pretrain"):
+    with pytest.raises(ConfigurationError, match=r"no job named 'other'.*running are: .*pretrain"):
         attach(service.address, "other")
 
 

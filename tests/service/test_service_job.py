@@ -74,7 +74,7 @@ def test_without_cloudpickle_there_are_no_workers(
 ) -> None:
     monkeypatch.setattr(pickling, "cloudpickle", None)
     job_of(tmp_path)
-    refused(tmp_path, "pip install 'evenstep[processes]', or choose workers=0", workers=1)
+    refused(tmp_path, "pip install '.[processes]' in a clone", "or choose workers=0", workers=1)
 
 
 @pytest.mark.parametrize(

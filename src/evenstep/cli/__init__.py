@@ -24,6 +24,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from evenstep.errors import installing
+
 __all__ = ["main"]
 
 
@@ -32,9 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         import typer  # noqa: F401
     except ImportError:
-        print(
-            "evenstep: the command line needs typer: pip install 'evenstep[cli]'", file=sys.stderr
-        )
+        print(f"evenstep: the command line needs typer: {installing('cli')}", file=sys.stderr)
         raise SystemExit(2) from None
     from evenstep.cli.app import run
 

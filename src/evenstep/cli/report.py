@@ -18,7 +18,7 @@ def command(
         Path | None, typer.Argument(metavar="AFTER", help="That of another run, to compare with.")
     ] = None,
     last: Annotated[
-        int | None, typer.Option(min=1, help="Only the last steps.", show_default="all")
+        int | None, typer.Option(min=1, help="Only the last updates.", show_default="all")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw the time of each step.")
@@ -44,7 +44,7 @@ def command(
         runs = [run.last(last) for run in runs]
     if not any(map(len, runs)):
         raise ConfigurationError(
-            f"{log} has no step after the first one of a pass yet; wait until it has"
+            f"{log} has no update after the first one of a pass yet; wait until it has"
         )
     if plot is not None:
         from evenstep.tools.report.run_record import plot_losses

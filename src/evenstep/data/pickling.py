@@ -21,7 +21,7 @@ import sys
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from evenstep.errors import ConfigurationError, described
+from evenstep.errors import ConfigurationError, described, installing
 from evenstep.plan.value_checks import stable_repr
 
 try:
@@ -55,8 +55,8 @@ def pickled(what: str, value: Any) -> bytes:
     """
     if cloudpickle is None:
         raise ConfigurationError(
-            f"{what} is sent to other processes by cloudpickle: pip install 'evenstep[processes]', "
-            "or choose workers=0"
+            f"{what} is sent to other processes by cloudpickle: {installing('processes')}, or "
+            "choose workers=0"
         )
     sent = io.BytesIO()
     try:

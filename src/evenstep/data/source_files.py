@@ -38,6 +38,7 @@ from evenstep.errors import (
     EvenstepError,
     StorageError,
     described,
+    needing,
     without_queries,
 )
 
@@ -205,15 +206,10 @@ def optional_package(source: Source, name: str, *submodules: str) -> Any:
     Raises:
         ImportError: it is not installed.
     """
-    try:
-        with _importing:
-            for submodule in submodules:
-                import_module(f"{name}.{submodule}")
-            return import_module(name)
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"source {source.name!r} needs {name}: pip install 'evenstep[sources]'"
-        ) from error
+    with needing(f"source {source.name!r} needs {name}", "sources"), _importing:
+        for submodule in submodules:
+            import_module(f"{name}.{submodule}")
+        return import_module(name)
 
 
 def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

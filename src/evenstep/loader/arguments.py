@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from multiprocessing.context import BaseContext
 from types import FrameType
@@ -34,8 +34,8 @@ from evenstep.data.mixed import Mixture
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.groups import PaddedTo
 from evenstep.plan.policies.fixed_batch import FixedBatch
-from evenstep.plan.policy import Policy
-from evenstep.plan.value_checks import check_at_least
+from evenstep.plan.policy import Policy, check_policy
+from evenstep.plan.value_checks import check_at_least, shorten
 
 _OURS = (PadCollator, PackCollator, DefaultCollator, PreparingCollator)
 
@@ -76,15 +76,6 @@ def check_workers(num_workers: int, **needing: Any) -> None:
             raise ConfigurationError(f"{name}={value!r} needs num_workers of at least 1")
 
 
-def check_type(kind: type, **values: Any) -> None:
-    for name, value in values.items():
-        if not isinstance(value, kind):
-            raise WrongTypeError(
-                f"{name}={value!r} must be an evenstep.{kind.__name__}, such as "
-                f"{name}=evenstep.{kind.__name__}()"
-            )
-
-
 def check_order(
     dataset: Any, *, iterable: bool, shuffle: bool, sampler: Any, shard_sampler: bool
 ) -> None:
@@ -107,6 +98,12 @@ def check_order(
         raise list_as_index(f"a {type(sampler).__name__}")
     if isinstance(sampler, (list, tuple)) and sampler:
         check_index(sampler[0])
+    if isinstance(dataset, Mapping) and any(isinstance(name, str) for name in dataset):
+        raise WrongTypeError(
+            f"dataset is a {type(dataset).__name__} of {shorten(list(dataset))}, and samples are "
+            "read by number; pass one of its values, or, where they are datasets, "
+            "evenstep.Mixture(dataset, weights={name: share, ...})"
+        )
     if not iterable and not hasattr(dataset, "__getitem__"):
         raise ConfigurationError(
             f"dataset of type {type(dataset).__name__} has no __getitem__ and is not a "
@@ -141,7 +138,7 @@ def check_in_order(in_order: bool) -> None:
         )
 
 
-def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: bool) -> Policy:
+def resolve_policy(policy: Any, batch_size: int | None, drop_last: bool) -> Policy:
     if policy is not None and batch_size is not None:
         raise ConfigurationError(
             f"batch_size={batch_size} contradicts policy={policy!r}, which decides how many "
@@ -150,12 +147,7 @@ def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: boo
         )
     if batch_size is not None:
         return FixedBatch(batch_size, drop_last=drop_last)
-    if not isinstance(policy, Policy):
-        raise ConfigurationError(
-            f"policy={policy!r} is no policy: pass policy=evenstep.Even(max_tokens=...) or "
-            "batch_size=..."
-        )
-    return policy
+    return check_policy(policy, "batch_size=...")
 
 
 def resolve_collate(policy: Policy, collate_fn: Callable[[list[Any]], Any] | None) -> Any:

@@ -14,6 +14,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.loader.options import Faults, LoaderOptions, Memory
 from evenstep.loader.resume.epochs import Epochs
 from evenstep.plan.policy import Policy
+from evenstep.plan.value_checks import NamesArguments
 
 _WORKERS_PREFETCH = 2  # torch's default
 
@@ -38,7 +39,7 @@ def _attribute(path: str, *, settable: bool = False) -> Any:
     return property(operator.attrgetter(path), write)
 
 
-class LoaderAttributes:
+class LoaderAttributes(NamesArguments):
     """The arguments of a loader as attributes."""
 
     # For annotations such as `DataLoader[Sample]`, which torch's class takes.

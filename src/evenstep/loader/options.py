@@ -19,7 +19,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
     check_context_parallel,
     check_padded_to,
-    check_type,
     check_workers,
     resolve_padded_to,
 )
@@ -33,6 +32,7 @@ from evenstep.plan.value_checks import (
     check_given,
     check_one_of,
     check_seconds,
+    check_type,
 )
 from evenstep.protocol import EXHAUSTED_MODES
 from evenstep.protocol.window_size import WindowSize, check_buffer_size

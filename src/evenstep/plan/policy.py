@@ -23,8 +23,9 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit, VisionLanguageCost
+from evenstep.errors import WrongTypeError
 from evenstep.plan.groups import Groups
-from evenstep.plan.value_checks import plain_value
+from evenstep.plan.value_checks import NamesArguments, plain_value, shorten
 
 if TYPE_CHECKING:
     pass
@@ -113,7 +114,7 @@ class Plan:
         return Plan(kept, self.dropped, None if self.steps is None else offsets)
 
 
-class Policy(abc.ABC):
+class Policy(NamesArguments, abc.ABC):
     """How groups are formed. Subclasses are frozen dataclasses; all state is in the window."""
 
     cost: Cost = UNKNOWN_MODEL
@@ -210,3 +211,19 @@ class Policy(abc.ABC):
     def fingerprint(self) -> str:
         """Equal for equal policies. Ranks compare it, and a loader with its checkpoint."""
         return f"{type(self).__name__}{dict(self.options())}"
+
+
+def check_policy(policy: object, other: str) -> Policy:
+    """
+    Args:
+        other: what may be passed in place of a policy.
+
+    Raises:
+        WrongTypeError: it is none.
+    """
+    if not isinstance(policy, Policy):
+        raise WrongTypeError(
+            f"policy={shorten(policy)} is no policy: pass policy=evenstep.Even(max_tokens=...) or "
+            f"{other}"
+        )
+    return policy

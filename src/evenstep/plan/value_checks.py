@@ -7,9 +7,11 @@ Values that were saved and are read back are checked as well: a damaged document
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +26,30 @@ AUTO = "auto"
 LARGEST = 2**48
 """No option is larger but a seed: sums and products of a few of them then fit in an int64."""
 _LARGEST_SEED = 2**64 - 1
+
+
+class NamesArguments:
+    """A class whose constructor refuses a name that it does not know, and says which is meant."""
+
+    def __new__(cls, *given: Any, **named: Any) -> Any:
+        known = list(inspect.signature(cls.__init__).parameters)[1:] if named else []
+        for name in named:
+            if name not in known:
+                near = get_close_matches(name, known, n=1, cutoff=0.75)
+                remedy = f"{near[0]}= is meant" if near else f"there are {', '.join(known)}"
+                raise WrongTypeError(f"{cls.__name__} has no argument {name}=; {remedy}")
+        return super().__new__(cls)
+
+
+def check_type(kind: type, **values: object) -> None:
+    """Raises `WrongTypeError` for the first value that is none of a class of options."""
+    home = ".".join(kind.__module__.split(".")[:2])
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise WrongTypeError(
+                f"{name}={shorten(value)} must be an {home}.{kind.__name__}, such as "
+                f"{name}={home}.{kind.__name__}()"
+            )
 
 
 def check_given(**values: object) -> None:

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from evenstep.arrays import Int64Array
 from evenstep.batch import PadCollator
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, needing
 from evenstep_demos.text.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -156,8 +156,6 @@ def load_tokenizer(tokenizer: str) -> Tokenizer:
 
 
 def _tokenizers() -> ModuleType:
-    try:
+    with needing("the demo needs tokenizers", "demo"):
         import tokenizers
-    except ModuleNotFoundError as error:
-        raise ImportError("the demo needs tokenizers: pip install 'evenstep[demo]'") from error
     return tokenizers

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+import evenstep as package
+from documents import Documents
 from evenstep.cli.app import run as evenstep
 from evenstep.errors import ConfigurationError
 from evenstep.tools.report.run_record import read_run
@@ -24,6 +30,7 @@ def step_of(number: int, **given: Any) -> dict[str, Any]:
         "step": number,
         "tokens": 60,
         "padded_tokens": 80,
+        "cost": 60.0,
         "imbalance": 1.5,
         "moments": moments,
         **given,
@@ -46,6 +53,74 @@ def test_time_is_split_into_work_padding_and_waits(tmp_path: Path) -> None:
     )
     assert run.tokens_per_second == pytest.approx(60)
     assert run.composition == 1.0  # of equal lengths
+
+
+def test_the_steps_of_an_update_are_taken_together_and_unfinished_ones_left_out(
+    tmp_path: Path,
+) -> None:
+    """As a trainer writes them that fetches both before it trains."""
+    path = write_log(tmp_path / "a.jsonl", 0)
+    first = {"train": 0.0, "wait": 0.5, "cost": 100.0, "imbalance": 2.0, "ends_update": False}
+    second = {"train": 1.5, "wait": 0.0, "cost": 300.0, "imbalance": 1.0, "padded_tokens": 120}
+    with path.open("a") as file:
+        for number, given in enumerate([first, second] * 4 + [first]):
+            file.write(json.dumps(step_of(number, **given)) + "\n")
+    run = read_run(path)
+    assert len(run) == 3
+    assert run.first_waits == (0.5,)
+    assert run.updates["imbalance"] == pytest.approx([500 / 400] * 3)
+    work = 0.75 * 400 / 500
+    assert run.shares == pytest.approx(
+        {"work": 0.6 * work, "padding": 0.4 * work, "ranks": 0.75 - work, "slow": 0, "data": 0.25}
+    )
+    with path.open("a") as file:
+        for given in (second, first, second):
+            file.write(json.dumps(step_of(9, imbalance_measured=1.5, **given)) + "\n")
+    assert read_run(path).last(1).updates["imbalance_measured"] == 1.5
+
+
+class SlowDocuments(Documents):
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        time.sleep(0.005)
+        return super().__getitem__(index)
+
+
+def test_a_run_with_slow_data_and_slow_training_is_reported_as_its_loop_saw_it(
+    tmp_path: Path,
+) -> None:
+    loader = package.DataLoader(
+        SlowDocuments(96),
+        batch_size=6,
+        accumulate=2,
+        memory=package.Memory(buffer_size=12, prefetch=1),
+        step_log=tmp_path / "run.jsonl",
+    )
+    seen: list[tuple[float, float, int, int]] = []
+    steps = loader.steps()
+    while True:
+        asked = time.monotonic()
+        update = list(itertools.islice(steps, 2))  # before it trains on any, as Trainer does
+        if not update:
+            break
+        got = time.monotonic()
+        time.sleep(0.02)
+        tokens = [(step.tokens, step.padded_tokens) for _, step in update]
+        seen.append((got - asked, time.monotonic() - got, *map(sum, zip(*tokens))))
+    loader.close()
+    waits, trained, real, padded = map(np.array, zip(*seen[1:]))
+    run = read_run(tmp_path / "run.jsonl")
+    assert len(run) == len(waits) == 7
+    whole = (waits + trained).sum()
+    assert waits.sum() > 0.2 * whole
+    padding = (trained * (1 - real / padded)).sum()
+    expected = {
+        "work": trained.sum() - padding,
+        "padding": padding,
+        "ranks": 0,
+        "slow": 0,
+        "data": waits.sum(),
+    }
+    assert run.shares == pytest.approx({k: v / whole for k, v in expected.items()}, abs=0.1)
 
 
 def test_a_log_that_is_being_written_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -85,7 +160,7 @@ def test_the_report_compares_two_runs(tmp_path: Path, capsys: Any) -> None:
     assert evenstep(["report", logs[0]]) == 0
     assert "25.0%" in capsys.readouterr().out
     assert evenstep(["report", str(write_log(tmp_path / "one.jsonl", 1))]) == 2
-    assert "no step after the first" in capsys.readouterr().err
+    assert "no update after the first" in capsys.readouterr().err
 
 
 def test_slow_ranks_are_named_with_their_share_of_the_time_and_drawn(
@@ -119,15 +194,15 @@ def test_slow_ranks_are_named_with_their_share_of_the_time_and_drawn(
 def test_images_are_shown_of_the_runs_that_have_any(tmp_path: Path) -> None:
     text = read_run(write_log(tmp_path / "text.jsonl", 5))
     both = read_run(write_log(tmp_path / "both.jsonl", 5, images=7))
-    assert both.figures["images of a step"] == "7.0"
-    assert set(both.figures) - set(text.figures) == {"images of a step"}
+    assert both.figures["images of an update"] == "7.0"
+    assert set(both.figures) - set(text.figures) == {"images of an update"}
 
 
-def test_the_last_steps_alone_are_reported(tmp_path: Path, capsys: Any) -> None:
+def test_the_last_updates_alone_are_reported(tmp_path: Path, capsys: Any) -> None:
     path = write_log(tmp_path / "a.jsonl", 9)
     with path.open("a") as file:
         file.writelines(json.dumps(step_of(9 + n, imbalance=1.0)) + "\n" for n in range(4))
     assert evenstep(["report", str(path), "--last", "4", "--json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)["runs"]
-    assert run["steps"] == 4
+    assert run["updates"] == 4
     assert run["shares"]["ranks"] == 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.channels import Answer, Location, RoleGoneError, SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import JobInfo
-from evenstep.service.transport.endpoint import read_endpoint
+from evenstep.service.transport.endpoint import SUFFIX, path_of, read_endpoint
 
 
 @dataclass
@@ -68,6 +69,23 @@ def job_in(file: Path, patience: float = SILENT) -> JobInfo | None:
         return job_answered(asked.answer())
     except RoleGoneError:
         return None
+
+
+def no_job(name: str, where: str, running: Iterable[str] = ()) -> ConfigurationError:
+    """The error for a name that no job has.
+
+    Args:
+        running: other jobs than those that have written a file on this machine.
+    """
+    names = set(running)
+    for file in path_of("").parent.glob(f"*{SUFFIX}"):
+        with suppress(EvenstepError):
+            job = job_in(file, patience=1)
+            names |= {job.name} if job is not None else set()
+    return ConfigurationError(
+        f"no job named {name!r} runs on {where}; running are: {', '.join(sorted(names)) or 'none'}"
+        ". Start it, or give the name of a running one"
+    )
 
 
 def job_answered(answer: Answer) -> JobInfo | None:

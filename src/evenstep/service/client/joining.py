@@ -12,7 +12,7 @@ from typing import Any
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.running_job import RunningJob
 from evenstep.service.backends.steering import who
-from evenstep.service.client.discovery import SILENT, Joined, job_in, with_locators
+from evenstep.service.client.discovery import SILENT, Joined, job_in, no_job, with_locators
 from evenstep.service.client.remote_client import RemoteClient
 from evenstep.service.job.roles import Loaders
 from evenstep.service.messages import call
@@ -147,9 +147,12 @@ def join(address: str | os.PathLike[str] | None, name: str, *, patience: float =
 
             try:
                 connected = connect(str(address or "auto"))
-            except (ConfigurationError, ImportError):
-                if late or address not in (None, "auto"):
+            except (ConfigurationError, ImportError) as error:
+                if address not in (None, "auto"):
                     raise
+                if late:
+                    here = no_job(name, "this machine")
+                    raise ConfigurationError(f"{here}; nor on Ray: {error}") from error
             else:
                 return joined_cluster(connected, name, deadline)
         elif late:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -22,15 +22,17 @@ from evenstep.data.source_files import list_files, with_first_openings
 from evenstep.errors import ConfigurationError
 from evenstep.mixture import Mixer
 from evenstep.mixture.mixture_options import ALL_REPEATED, REPEAT
-from evenstep.plan.policy import Policy
+from evenstep.plan.policy import Policy, check_policy
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
 from evenstep.plan.too_long import TOO_LONG
 from evenstep.plan.value_checks import (
     AUTO,
+    NamesArguments,
     check_at_least,
     check_given,
     check_one_of,
+    check_type,
     stable_repr,
 )
 from evenstep.service.job.collators import (
@@ -84,7 +86,7 @@ _FILL = 0.9  # of what micro-batches hold, drawn by default
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Job:
+class Job(NamesArguments):
     """A mixture of sources, a mesh of trainer ranks, and a strategy.
 
     Args:
@@ -135,6 +137,9 @@ class Job:
     memory: ServiceMemory = field(default_factory=ServiceMemory)
 
     def __post_init__(self) -> None:
+        check_type(DrawOptions, draws=self.draws)
+        check_type(MeasureOptions, measures=self.measures)
+        check_type(ServiceMemory, memory=self.memory)
         self._check_sources()
         object.__setattr__(self, "mesh", mesh_of(self.mesh))
         check_given(seed=self.seed)
@@ -335,7 +340,7 @@ class Job:
     # Checks
 
     def _check_sources(self) -> None:
-        sources = tuple(self.sources) if not isinstance(self.sources, Source) else ()
+        sources = tuple(self.sources) if isinstance(self.sources, Iterable) else ()
         wrong = [s for s in sources if not isinstance(s, Source)]
         if not sources or wrong:
             raise ConfigurationError(
@@ -356,11 +361,10 @@ class Job:
 
     def _check_policy(self, policy: Any) -> None:
         """Checks it, and makes what is measured and how many micro-batches there are follow it."""
-        if not isinstance(policy, Policy) or self.strategy is not None:
-            also = "" if self.strategy is None else ", and the job has a strategy="
+        check_policy(policy, "strategy= with a function")
+        if self.strategy is not None:
             raise ConfigurationError(
-                f"policy={policy!r} must be a policy, such as evenstep.Even(max_tokens){also}; "
-                "pass one of both"
+                f"policy={policy!r}, and the job has a strategy=; pass one of both"
             )
         if policy.fits_memory or self.max_tokens is not None:
             said = "auto" if policy.fits_memory else f"{self.max_tokens:,} of the job"

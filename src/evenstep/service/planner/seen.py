@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError, described
+from evenstep.errors import ConfigurationError, described, needing
 from evenstep.mixture.sample_table import Int32Array, SampleId
 from evenstep.service.planner.store.run_store import RunPlace, new_run, runs_of
 from evenstep.service.planner.store.store_files import UrlFolder, decoded, encoded, url_folder
@@ -94,13 +94,9 @@ def arrow() -> Any:
     Raises:
         ImportError: pyarrow is not installed.
     """
-    try:
+    with needing("a record of what was seen needs pyarrow", "sources"):
         import pyarrow
         import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "a record of what was seen needs pyarrow: pip install 'evenstep[sources]'"
-        ) from error
     return pyarrow
 
 

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, needing
 
 
 def import_zmq() -> Any:
@@ -29,13 +29,9 @@ def import_zmq() -> Any:
     Raises:
         ImportError: pyzmq is not installed.
     """
-    try:
+    why = "without backend='local', which runs all roles in this process, the service needs pyzmq"
+    with needing(why, "processes"):
         import zmq
-    except ImportError as error:
-        raise ImportError(
-            "the service sends messages between processes by pyzmq: pip install "
-            "'evenstep[processes]'; or choose backend='local', which runs all roles in this process"
-        ) from error
     return zmq
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError, described
+from evenstep.errors import ConfigurationError, described, needing
 from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.token_counter import (
     Batch,
@@ -119,13 +119,9 @@ def draw_from_dataset(
 
 
 def _load_dataset(data: str, split: str, subset: str | None) -> Any:
-    try:
+    needs = "if it is a Hugging Face data set, reading it needs datasets"
+    with needing(f"{data} is not a file evenstep reads; {needs}", "hub"):
         import datasets
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"{data} is not a file evenstep reads; if it is a Hugging Face data set, reading it "
-            "needs datasets: pip install 'evenstep[hub]'"
-        ) from error
     try:
         if not Path(data).is_dir():
             return datasets.load_dataset(data, subset, split=split)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError, described
+from evenstep.errors import ConfigurationError, described, needing
 from evenstep.plan.value_checks import check_lengths
 from evenstep.tools.simulate.lengths import pick_column
 
@@ -31,10 +31,8 @@ def load_tokenizer(name: str) -> CountTokens:
         ConfigurationError: it cannot be loaded.
         ImportError: transformers is not installed.
     """
-    try:
+    with needing("a tokenizer needs transformers", "hub"):
         from transformers import AutoTokenizer, PreTrainedTokenizerFast
-    except ModuleNotFoundError as error:
-        raise ImportError("a tokenizer needs transformers: pip install 'evenstep[hub]'") from error
     path = Path(name)
     if (path / "tokenizer.json").is_file():
         path /= "tokenizer.json"

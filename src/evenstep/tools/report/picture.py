@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, needing
 
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")  # colour-blind safe
 _IDLE = "#80808060"
@@ -75,11 +75,9 @@ def new_figure(width: float, height: float) -> Any:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    try:
+    with needing("plots need matplotlib", "demo"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ImportError("plots need matplotlib: pip install 'evenstep[demo]'") from error
 
     # No pyplot: it changes global state and looks for a display.
     figure = Figure(figsize=(width, height), dpi=130, layout="constrained")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError, EvenstepError, described
+from evenstep.errors import ConfigurationError, EvenstepError, described, needing
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.plan.value_checks import check_at_least, check_lengths, not_integers
 from evenstep.tools.simulate.distributions import DISTRIBUTIONS, sample_lengths
@@ -37,7 +37,7 @@ def load_lengths(spec: str, *, samples: int | None = None, seed: int = 0) -> Int
     Raises:
         ConfigurationError: no such name, file or column; or lengths that are not integers, not
             positive, or none at all.
-        ImportError: a Parquet file without pyarrow (``pip install 'evenstep[cli]'``).
+        ImportError: a Parquet file without pyarrow (the extra ``cli``).
     """
     check_at_least(1, samples=samples)
     if spec in DISTRIBUTIONS:
@@ -80,10 +80,8 @@ def open_parquet(path: Path) -> Iterator[Any]:
         ConfigurationError: the file cannot be read, at once or inside the block.
         ImportError: pyarrow is not installed.
     """
-    try:
+    with needing(f"reading {path} needs pyarrow", "cli"):
         import pyarrow.parquet as parquet
-    except ModuleNotFoundError as error:
-        raise ImportError(f"reading {path} needs pyarrow: pip install 'evenstep[cli]'") from error
     try:
         # Of a relative path, pyarrow takes what is before a colon for a file system.
         with parquet.ParquetFile(path.absolute()) as file:

@@ -18,7 +18,7 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.backends.ray.locators import import_ray
-from evenstep.service.client.discovery import Joined, job_answered
+from evenstep.service.client.discovery import Joined, job_answered, no_job
 from evenstep.service.messages import message
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.job_state import JobInfo, check_name
@@ -162,11 +162,7 @@ def find(job: str, *, patience: float = 0.0) -> JobInfo:
             f"ray::JobRegistry) has not answered for {_ANSWER_TIMEOUT:.0f} s: it is stopped, "
             "hangs or is overloaded. Let it run again, or end it and choose another name"
         )
-    names = ", ".join(sorted({name for name, _ in jobs if name != job})) or "none"
-    raise ConfigurationError(
-        f"no job named {job!r} runs on this cluster; running are: {names}. Start it, or give the "
-        "name of a running one"
-    )
+    raise no_job(job, "this cluster or machine", {name for name, _ in jobs if name != job})
 
 
 def _ask_registry(space: str, run_id: int) -> JobInfo | None:

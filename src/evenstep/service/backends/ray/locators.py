@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.errors import EvenstepError
+from evenstep.errors import EvenstepError, needing
 from evenstep.service.job.source_layout import LoaderPart
 from evenstep.service.remote.channels import Location, RoleGoneError
 
@@ -22,13 +22,9 @@ def import_ray() -> Any:
     Raises:
         ImportError: it is not installed.
     """
-    try:
+    why = "without backend='processes', which runs on one machine, the service needs ray"
+    with needing(why, "service"):
         import ray
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "the service on Ray needs ray: pip install 'evenstep[service]'; or choose "
-            "backend='processes', which runs on one machine without it"
-        ) from error
     return ray
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evenstep.errors import ConfigurationError, SupersededError, described
+from evenstep.errors import ConfigurationError, SupersededError, described, needing
 
 _PARTIAL = ".partial"
 
@@ -33,10 +33,8 @@ def url_folder(url: str | os.PathLike[str]) -> UrlFolder:
     text = os.fspath(url)
     if "://" not in text:
         text = os.path.abspath(text)
-    try:
+    with needing(f"{text!r} needs fsspec", "sources"):
         import fsspec
-    except ModuleNotFoundError as error:
-        raise ImportError(f"{text!r} needs fsspec: pip install 'evenstep[sources]'") from error
     try:
         system, path = fsspec.core.url_to_fs(text)
     except ImportError as error:
