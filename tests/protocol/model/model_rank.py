@@ -29,6 +29,7 @@ from evenstep.loader.options import Faults, Memory
 from evenstep.loader.resume.epoch_cursor import EpochStart
 from evenstep.loader.resume.sample_order import DealtOrder
 from evenstep.plan.groups import NO_MULTIPLE
+from evenstep.protocol.slow_ranks import UNTIMED
 
 
 class _Waits(Exception):
@@ -62,7 +63,7 @@ class Rank:
         self.job, self.number = job, start.rank
         self.stream = start.share if isinstance(start.share, DealtOrder) else None
         self.taken = epoch.start.taken
-        self.measured = UNMEASURED, (0, 0)
+        self.measured = UNMEASURED, (0, 0), UNTIMED
         self.found = 0, 0
         self.protocol = make_protocol(spec, epoch)
         self.filler_sample = FillerSample()

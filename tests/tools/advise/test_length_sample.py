@@ -167,9 +167,9 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for package in ("transformers", "datasets"):
         monkeypatch.setitem(sys.modules, package, None)
     data = jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}])
-    with pytest.raises(ImportError, match=r"transformers: pip install .evenstep\[hub\]"):
+    with pytest.raises(ImportError, match=r"transformers: pip install .\.\[hub\]"):
         draw_length_sample(data, tokenizer="somebody/tokens")
-    with pytest.raises(ImportError, match=r"datasets: pip install .evenstep\[hub\]"):
+    with pytest.raises(ImportError, match=r"datasets: pip install .\.\[hub\]"):
         draw_length_sample("somebody/samples")
 
 
