@@ -44,6 +44,7 @@ def collate(samples: list[dict[str, Any]]) -> Any:
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Makes loaders, and closes them at the end."""
+    OTHERS.update(everybody())
     with contextlib.ExitStack() as stack:
 
         def loader_with(sampler: list[int], **options: Any) -> evenstep.DataLoader:
@@ -64,11 +65,16 @@ def make() -> Iterator[Make]:
     assert everybody() == set()
 
 
+OTHERS: set[int] = set()
+"""Processes that were there before the test, of other files."""
+
+
 def everybody() -> set[int]:
-    """Batcher and workers; the resource tracker and the fork server of other tests are neither."""
+    """Batcher and workers; the resource tracker and the fork server are neither."""
     others = ("resource_tracker", "evenstep.loader.start")
     children = psutil.Process().children(recursive=True)
-    return {c.pid for c in children if not any(name in " ".join(c.cmdline()) for name in others)}
+    found = {c.pid for c in children if not any(name in " ".join(c.cmdline()) for name in others)}
+    return found - OTHERS
 
 
 def whole_pass(loader: evenstep.DataLoader) -> set[int]:

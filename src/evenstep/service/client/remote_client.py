@@ -75,7 +75,7 @@ class ServiceMonitor:
 
 
 _REPORT_INTERVAL = 1.0  # seconds between reports of steps taken
-_REPORT_SECONDS = 2.0  # for the registry to hear of them at the end
+_REPORT_SECONDS = 8.0  # for a busy registry to hear of them at the end
 _PAUSES = 0.05, 1.0
 """Seconds between questions of a rank that is held: at first, and at most."""
 _SAID_AFTER = 0.1  # seconds of such a pause after which it is logged
