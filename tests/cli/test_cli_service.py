@@ -136,8 +136,7 @@ def test_a_running_job_is_looked_at_and_changed_by_commands_and_ends(
     assert "weights of weights.json from step" in err
     told = json.loads(out)
     assert told["ended"]
-    assert 1 < told["steps"]["steps"] <= len(taken)
-    assert len(taken) > 3
+    assert told["steps"]["steps"] == len(taken) > 3
     # Written by the clients of rank 0; of each one's pass the first step is left out.
     assert len(read_run(running.folder / "run.jsonl")) == len(taken) - 2 > 1
 

@@ -75,7 +75,7 @@ class ServiceMonitor:
 
 
 _REPORT_INTERVAL = 1.0  # seconds between reports of steps taken
-_REPORT_SECONDS = 8.0  # for a busy registry to hear of them at the end
+_REPORT_SECONDS = 2.0  # for the registry to hear of them at the end
 _PAUSES = 0.05, 1.0
 """Seconds between questions of a rank that is held: at first, and at most."""
 _SAID_AFTER = 0.1  # seconds of such a pause after which it is logged
@@ -112,7 +112,8 @@ class RemoteClient(RankClient):
         self._mesh, self._begin = job.mesh, job.step
         self._taken: list[TakenStep] = []
         self._taken_lock = threading.Lock()
-        self._told: PendingAnswer | None = None
+        self._told: list[PendingAnswer] = []
+        """Answers to what the registry was told, which have not come."""
         self._asked: PendingAnswer | None = None
         """How far it may go."""
         self._early = max(job.plans_kept // 2, 1)
@@ -253,13 +254,15 @@ class RemoteClient(RankClient):
     def _tell(self, method: Method[P, Any], *args: P.args, **named: P.kwargs) -> None:
         location = self._registry.place.known  # a registry that has died needs no report
         if location is not None:
-            # The answer is kept: if it were dropped, the message might not be sent.
-            self._told = location.channel.send([message(method, *args, **named)])
+            # Answers are kept: if one were dropped, its message might not be sent.
+            told = location.channel.send([message(method, *args, **named)])
+            self._told = [*(each for each in self._told if not each.wait(0.0)), told]
 
     def _await_told(self) -> None:
-        """Waits until the last report has arrived, before this process may end."""
-        if self._told is not None:
-            self._told.wait(_REPORT_SECONDS)
+        """Waits until all reports have arrived, before this process may end."""
+        end = time.monotonic() + _REPORT_SECONDS
+        for each in self._told:
+            each.wait(max(end - time.monotonic(), 0.0))
 
     def _tell_failure(self, error: EvenstepError) -> None:
         """Tells the registry, or its successor: ranks that save would wait for this one. A registry
