@@ -22,12 +22,12 @@ def run(job: Callable[..., Any], ranks: int, *arguments: Any) -> list[Any]:
         What each rank returned. Stops the program, with a rank's traceback, if one fails.
     """
     try:
-        return run_ranks(_on_rank, ranks, (job, arguments), print)
+        return run_ranks(_on_rank, ranks, job, arguments)
     except RankFailedError as error:
         sys.exit(str(error))
 
 
-def _on_rank(send: Any, job: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _on_rank(job: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     torch.set_num_threads(1)
     # Denormal numbers, of which the softmax of a trained model makes many, are slow.
     torch.set_flush_denormal(True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,7 +37,7 @@ class Small(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": torch.arange(1 + index * 37 % LONGEST)}
 
 
-def train(send: Callable[[str], None], steps: int) -> None:
+def train(steps: int) -> None:
     torch.set_num_threads(1)
     policy, state, done = evenstep.Even(max_tokens=MAX_TOKENS), "", 0
     while done < steps:
@@ -51,7 +50,7 @@ def train(send: Callable[[str], None], steps: int) -> None:
                 if done % SAVE == 0:
                     state = json.dumps(loader.state_dict())
                 if done % (steps // LOOKS) == 0 and torch.distributed.get_rank() == 0:
-                    send(f"{done:,} steps, {time.process_time():.0f} s of processor, {used()}")
+                    print(f"{done:,} steps, {time.process_time():.0f} s, {used()}", flush=True)
                 if done % RESUME == 0 or done == steps:
                     break
             if done % RESUME == 0:
@@ -73,7 +72,7 @@ def used() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=100_000)
-    run_ranks(train, RANKS, (parser.parse_args().steps,), print)
+    run_ranks(train, RANKS, parser.parse_args().steps)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 import psutil
 import pytest
@@ -18,11 +17,9 @@ from evenstep.batch import PadCollator
 from evenstep_demos.models import PaddedGPT
 from evenstep_demos.ranks import RankFailedError, run_ranks
 
-Send = Callable[[Any], None]
 
-
-def one_is_killed(send: Send, culprit: int) -> None:
-    send(os.getpid())
+def one_is_killed(folder: Path, culprit: int) -> None:
+    (folder / f"{os.getpid()}").touch()
     dist.barrier()
     if dist.get_rank() == culprit:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -40,14 +37,14 @@ def _gone(pids: list[int]) -> bool:
 
 
 def test_a_killed_rank_is_named_and_its_peer_does_not_wait_for_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Forked, for ranks that are spawned import torch: the whole demo has such ranks."""
     forked = multiprocessing.get_context("fork")
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked)
-    pids: list[int] = []
     with pytest.raises(RankFailedError, match="rank 1 failed: killed by SIGKILL"):
-        run_ranks(one_is_killed, 2, (1,), pids.append)
+        run_ranks(one_is_killed, 2, tmp_path, 1)
+    pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2
     assert _gone(pids)
 

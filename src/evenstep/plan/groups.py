@@ -32,9 +32,8 @@ offset is ``4 r / (2 * 2)``, and the places 0 and 2 are one update, as are 1 and
 The first update holds groups 0 and 2 of rank 0, and 3 and 1 of rank 1.
 
 `align` gives every rank the same number of groups: max-based bidirectional alignment (ODB, App. A).
-After it, a rank has exactly `target` groups, every sample of the window is in one group or
-returned, and no group is empty. Splitting never lengthens a group, so whatever memory limit held
-before still holds.
+After it, a rank has exactly `target` groups, of which none is empty. Splitting never lengthens a
+group, so whatever memory limit held before still holds.
 """
 
 from __future__ import annotations
@@ -174,44 +173,21 @@ def token_budget_groups(
     if max_patches is not None and patches is None:
         raise ConfigurationError(f"max_patches={max_patches} needs the patches of each sample")
     order = longest_first(lengths)
-    descending = lengths[order]
-    if max_patches is not None and patches is not None:
-        ends = _cut_with_patches(descending, patches[order], max_tokens, max_patches)
-    else:
-        ends = _cut(descending, max_tokens)
-    return Groups(order, np.array(ends, dtype=np.int64))
-
-
-def _cut(descending: Int64Array, max_tokens: int) -> list[int]:
-    total = len(descending)
-    length_at = descending.item  # an element as a plain int, several times faster than by index
-    ends = [0]
-    end = 1
+    total = len(order)
+    length_at = lengths[order].item  # an element as a plain int, several times faster than by index
+    running = None if patches is None else np.cumsum(patches[order])
+    ends, end, threshold, before = [0], 0, 1, 0
     while end < total:
-        ends.append(end)
-        end += max_tokens // length_at(end - 1) or 1
-    if total:
-        ends.append(total)
-    return ends
-
-
-def _cut_with_patches(
-    descending: Int64Array, patches: Int64Array, max_tokens: int, max_patches: int
-) -> list[int]:
-    total, length_at = len(descending), descending.item
-    running = np.cumsum(patches)
-    ends = [0]
-    end, threshold, before = 0, 1, 0
-    while end < total:
-        # First sample whose inclusion would exceed the patch limit; the group's first always fits.
-        barrier = int(np.searchsorted(running, before + max_patches, side="right"))
-        full = min(end + threshold, total)
-        end = min(full, max(barrier, end + 1))
-        before = int(running[end - 1])
+        end = full = min(end + threshold, total)
+        if max_patches is not None and running is not None:
+            # The first sample over the limit of patches; the group's first always fits.
+            over = int(np.searchsorted(running, before + max_patches, side="right"))
+            end = min(full, max(over, ends[-1] + 1))
+            before = int(running[end - 1])
         ends.append(end)
         if end == full:  # closed by the token budget; a group cut by patches keeps its threshold
             threshold = max_tokens // length_at(end - 1) or 1
-    return ends
+    return Groups(order, np.array(ends, np.int64))
 
 
 def spread(
@@ -315,13 +291,11 @@ def rounds_overdue(groups: Groups, ages: Int64Array, max_wait: int) -> Int64Arra
     return overdue
 
 
-def align(
-    groups: Groups, target: int, overdue: Int64Array | None = None
-) -> tuple[Groups, Int64Array]:
+def align(groups: Groups, target: int, overdue: Int64Array | None = None) -> Groups:
     """Brings one rank's groups, longest group first, to exactly `target` (Algorithm 1).
 
     Too few groups: single samples are split off, from the longest multi-sample group on. Too many:
-    the `target` groups with most samples are kept and the others' samples returned to the buffer,
+    the `target` groups with most samples are kept and the others' samples stay in the buffer,
     except that groups with an overdue sample are kept before all others, most overdue first.
     Algorithm 1 has no such rule, and can return the same long sample for ever.
 
@@ -331,19 +305,14 @@ def align(
         overdue: [groups] `rounds_overdue`; None if no group is overdue.
 
     Returns:
-        The aligned groups, longest first, and the returned window positions.
+        The aligned groups, longest first.
     """
     count = len(groups)
-    none = np.empty(0, np.int64)
-    if count == target:
-        return groups, none
-    if count < target:
-        return _split(groups, target - count), none
+    if count <= target:
+        return _split(groups, target - count)
     largest_first = -groups.sizes
     order = np.lexsort((largest_first,) if overdue is None else (largest_first, -overdue))
-    kept = np.sort(order[:target])
-    returned = groups.take(np.sort(order[target:])).members
-    return groups.take(kept), returned
+    return groups.take(np.sort(order[:target]))
 
 
 def _split(groups: Groups, missing: int) -> Groups:

@@ -60,7 +60,7 @@ def run_demo(
         f"training on {ranks} ranks, {REPEATS} times each: fixed batches of {choice.batch_size}, "
         f"and evenstep.Even(max_tokens={choice.max_tokens:,}); {ACCUMULATE} steps to an update"
     )
-    trained = run_ranks(train_both, ranks, (options.seed, choice, task), note)[0]
+    trained = run_ranks(train_both, ranks, options.seed, choice, task)[0]
     picture = out / "step_times.png"
     result = {
         "corpus": facts,

@@ -8,7 +8,7 @@ gradients and waiting for other ranks.
 # No `from __future__ import annotations` here: DDP reads the types in its hook's annotations.
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from evenstep.cli.output import note
 from evenstep.plan.groups import token_budget_groups
-from evenstep_demos.ranks import ProgressLines
 from evenstep_demos.text.batches import RankBatch, even_batches, fixed_batches
 from evenstep_demos.text.budget import Choice
 from evenstep_demos.text.prepared_text import Task
@@ -32,6 +32,7 @@ REPEATS = 3
 
 _LEARNING_RATE, _WARM_UP = 3e-3, 0.1
 _GRADIENT_NORM = 1.0
+_SECONDS_BETWEEN_LINES = 5.0
 
 
 @dataclass(kw_only=True)
@@ -62,18 +63,16 @@ class BothTrained:
     """Run -> [repeats]"""
 
 
-def train_both(send: Callable[[str], None], seed: int, choice: Choice, task: Task) -> BothTrained:
+def train_both(seed: int, choice: Choice, task: Task) -> BothTrained:
     """Both runs on one rank, inside an initialised process group. All ranks return the same.
 
     Args:
-        send: takes lines for the user.
         seed, choice, task: equal on all ranks.
     """
     # One thread a rank, as every rank competes for the same cores. Denormal numbers, of which the
     # softmax of a trained model makes many, would make the later run slower than the earlier.
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    tell = send if dist.get_rank() == 0 else _ignore
 
     model = task.model(seed)
     initial_loss = held_out_loss(model, task, choice.max_tokens)
@@ -89,8 +88,7 @@ def train_both(send: Callable[[str], None], seed: int, choice: Choice, task: Tas
                 if run == "fixed"
                 else even_batches(task, choice.max_tokens, seed + repeat, record.wait)
             )
-            progress = ProgressLines(f"{run} {repeat + 1}", len(task.lengths), tell)
-            _train_epoch(model, batches, record, progress)
+            _train_epoch(model, batches, record, f"{run} {repeat + 1}", len(task.lengths))
             gathered: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(gathered, record)
             records[run].append(gathered)
@@ -127,17 +125,22 @@ def _train_epoch(
     model: torch.nn.Module,
     batches: Iterator[RankBatch],
     records: StepRecords,
-    progress: ProgressLines,
+    run: str,
+    total: int,
 ) -> None:
     """Trains `model` on one epoch. All ranks must call it together.
 
     The learning rate follows the samples done, not the step, so it is a function of the data alone
-    and ends at the same value in both runs.
+    and ends at the same value in both runs. The first rank says every few seconds how far it is.
+
+    Args:
+        run: its name.
+        total: samples of the epoch.
     """
     parallel = DistributedDataParallel(model)
     clock = GradientClock(parallel)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
-    done = 0
+    done, told = 0, 0.0
     dist.barrier()
     start = time.perf_counter()
     for number, batch in enumerate(batches):
@@ -150,13 +153,16 @@ def _train_epoch(
         if batch.ends_update:
             torch.nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
             for group in optimizer.param_groups:
-                group["lr"] = _learning_rate(done / progress.total)
+                group["lr"] = _learning_rate(done / total)
             optimizer.step()
             optimizer.zero_grad()
         records.samples.append(batch.samples)
         records.tokens.append(batch.tokens)
         records.padded_tokens.append(batch.padded_tokens)
-        progress.step(number + 1, done, float(loss.detach()))
+        late = done >= total or time.monotonic() >= told + _SECONDS_BETWEEN_LINES
+        if late and dist.get_rank() == 0:
+            told = time.monotonic()
+            note(f"{run:>10}: {done / total:4.0%}, step {number + 1}, loss {float(loss):.2f}")
     records.total = time.perf_counter() - start
 
 
@@ -185,7 +191,3 @@ def held_out_loss(model: torch.nn.Module, task: Task, budget: int) -> float:
     model.train()
     dist.all_reduce(sums)
     return float(sums[0] / sums[1])
-
-
-def _ignore(line: str) -> None:
-    pass

@@ -61,7 +61,7 @@ class SequencePacking(Policy):
             fullest = -groups.shapes(window.lengths).tokens
             overdue = rounds_overdue(groups, window.ages, self.max_wait)
             groups = groups.take(np.lexsort((fullest, -overdue))[:target])
-        groups, _ = align(groups, target)
+        groups = align(groups, target)
         # In order of cost before the common shuffle, so that groups of like cost meet in a step.
         costs = self.cost(groups.shapes(window.lengths), packed=True)
         order = generator(

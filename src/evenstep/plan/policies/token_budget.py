@@ -88,7 +88,7 @@ class TokenBudget(Policy):
         overdue = None
         if len(proposal.groups) > target and window.ages.max(initial=0) >= self.max_wait:
             overdue = rounds_overdue(proposal.groups, window.ages, self.max_wait)
-        groups, _ = align(proposal.groups, target, overdue)
+        groups = align(proposal.groups, target, overdue)
         draw = generator(window.seed, window.epoch, window.round, RandomStream.TOKEN_BUDGET_ORDER)
         if self.spread:
             return Plan(groups.take(self._spread(groups, window, messages, rank, draw)))

@@ -2,8 +2,7 @@
 
 Shardings are compared by how long attention over their fragments takes. A fragment is the tokens
 [start, end) of a document. Attention is causal within the document, so query t meets keys 0 to t,
-including those in other fragments. Query-key pairs, and the tiles that cover them, are counted in
-exact integers.
+including those in other fragments. The tiles that cover these pairs are counted in exact integers.
 """
 
 from __future__ import annotations
@@ -16,19 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Float64Array, Int64Array, prefix_sums
-from evenstep.errors import ConfigurationError, InvariantError
+from evenstep.errors import ConfigurationError
 from evenstep.plan.value_checks import check_at_least
 
 TILE = 128
 """Rows and columns that an attention kernel computes together, in FlashAttention's kernels and by
 default in FlexAttention's (WLB-LLM, section 5.2)."""
-
-
-def causal_pairs(start: Int64Array, end: Int64Array) -> Int64Array:
-    """[fragments] int64 query-key pairs of the tokens [start, end) of documents."""
-    queries = end - start
-    pairs: Int64Array = queries * start + queries * (queries + 1) // 2
-    return pairs
 
 
 def causal_tiles(start: Int64Array, end: Int64Array, tile: int = TILE) -> Int64Array:
@@ -44,13 +36,6 @@ def causal_tiles(start: Int64Array, end: Int64Array, tile: int = TILE) -> Int64A
     # All rows of tiles except the last end a whole number of tiles after `start`.
     whole = (rows - 1) * -(-start // tile) + rows * (rows - 1) // 2
     return np.where(rows > 0, whole + -(-end // tile), 0)
-
-
-def check_tile(tile: int) -> None:
-    """Raises `ConfigurationError` unless `tile` is a whole number of tokens, at least 1."""
-    if type(tile) is not int:
-        raise ConfigurationError(f"tile={tile!r} must be a whole number of tokens, at least 1")
-    check_at_least(1, tile=tile)
 
 
 class KernelLatency(Protocol):
@@ -75,7 +60,7 @@ class TileLatency:
     tile: int = TILE
 
     def __post_init__(self) -> None:
-        check_tile(self.tile)
+        check_at_least(1, tile=self.tile)
 
     def __call__(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
         return causal_tiles(keys - queries, keys, self.tile).astype(np.float64)
@@ -163,28 +148,7 @@ class Sharding:
     @property
     def tokens(self) -> Int64Array:
         """[ranks] number of tokens of each rank."""
-        return self._by_rank(self.end - self.start)
-
-    @property
-    def pairs(self) -> Int64Array:
-        """[ranks] causal query-key pairs of each rank's queries."""
-        return self._by_rank(causal_pairs(self.start, self.end))
-
-    def tiles(self, tile: int = TILE) -> Int64Array:
-        """[ranks] tiles of `tile` x `tile` that an attention kernel computes on each rank.
-
-        Raises:
-            ConfigurationError: `tile` is not a whole number from 1.
-        """
-        check_tile(tile)
-        return self._by_rank(causal_tiles(self.start, self.end, tile))
-
-    def latency(self, model: KernelLatency) -> Float64Array:
-        """[ranks] float64 latency that `model` predicts for each rank, in the model's unit."""
-        owner = np.arange(self.ranks).repeat(self.fragments)
-        total = np.zeros(self.ranks)
-        np.add.at(total, owner, model(self.end - self.start, self.end))
-        return total
+        return np.diff(prefix_sums(self.end - self.start)[self.offsets])
 
     @cached_property
     def begins(self) -> Int64Array:
@@ -227,28 +191,9 @@ class Sharding:
                 f"{self.ranks} context-parallel ranks"
             )
 
-    def check(self) -> None:
-        """Raises `InvariantError` unless the invariant of the module holds."""
-        if (self.end <= self.start).any():
-            raise InvariantError(f"a fragment of the {self.method} sharding is empty")
-        order = np.lexsort((self.start, self.document))
-        document, start, end = self.document[order], self.start[order], self.end[order]
-        whole = np.repeat(self.begins[:-1], np.bincount(document, minlength=len(self.lengths)))
-        first, last = whole + start, whole + end
-        if first[0] or last[-1] != self.begins[-1] or (first[1:] != last[:-1]).any():
-            raise InvariantError(f"the {self.method} sharding does not hold every token once")
-        if np.ptp(self.tokens) > 1:
-            raise InvariantError(
-                f"the {self.method} sharding gives ranks {self.tokens.tolist()} tokens, which must "
-                "not differ by more than one"
-            )
-
     def __getstate__(self) -> dict[str, Any]:
         # It is sent with every shard; the cached properties would add a number for each token.
         return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def _by_rank(self, values: Int64Array) -> Int64Array:
-        return np.diff(prefix_sums(values)[self.offsets])
 
 
 @dataclass(frozen=True, kw_only=True)

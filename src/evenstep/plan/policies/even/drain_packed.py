@@ -63,7 +63,7 @@ def share_out(
         than that.
     """
     if len(groups) > steps:
-        made = align(groups, steps)[0]
+        made = align(groups, steps)
     else:
         needs, limits = _needs(times, window, limit)
         shared = _level(needs, limits, vision, steps)
@@ -71,7 +71,7 @@ def share_out(
             shared = _level(needs, limits, np.zeros(len(vision)), steps)
         if shared is None:
             shared = _capped(needs, limits, np.argsort(-times, kind="stable"), steps) or groups
-        made = align(shared, steps)[0]
+        made = align(shared, steps)
     taken = np.add.reduceat(times[made.members], made.offsets[:-1])
     return made.take(np.argsort(-taken, kind="stable"))
 

@@ -50,7 +50,6 @@ from evenstep.plan.policies.even.padded_updates import UpdatesRound
 from evenstep.plan.policies.even.timed import token_cost
 from evenstep.plan.policies.even.two_part_round import TwoPartRound
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
-from evenstep.plan.rng import RandomStream, generator
 from evenstep.plan.value_checks import AUTO, check_at_least, check_given
 
 _WINDOW = 96
@@ -154,41 +153,26 @@ class Even(Policy):
         return _WINDOW * (self.target_tokens or self._tokens)
 
     def propose(self, window: Window) -> Proposal:
-        made = self._packed_round() if self.packed else self._round(window)
-        return made.propose(window)
+        return self._round(window).propose(window)
 
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
-        if not self.packed:
-            return self._round(proposal.window).settle(proposal.window, messages, rank)
-        window = proposal.window
-        draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
-        return Plan(self._packed_round().settle(proposal, messages, draw))
+        return self._round(proposal.window).settle(proposal, messages, rank)
 
-    @property
-    def _due(self) -> int:
-        if self.max_wait is None:
-            return _PACKED_WAIT if self.packed else _PADDED_WAIT
-        return self.max_wait
-
-    def _packed_round(self) -> PackedRound:
-        return PackedRound(
-            cost=self.cost,
-            limit=self.limit,
-            target_tokens=self.target_tokens or self._tokens,
-            max_wait=self._due,
-            sync=self.sync,
-        )
-
-    def _round(self, window: Window) -> PaddedRound:
+    def _round(self, window: Window) -> PaddedRound | PackedRound:
+        due = _PACKED_WAIT if self.packed else _PADDED_WAIT
         options: dict[str, Any] = {
             "cost": self.cost,
-            "max_tokens": self._tokens,
             "target_tokens": self.target_tokens or self._tokens,
-            "max_patches": self.max_patches,
-            "max_images": self.max_images,
-            "max_wait": self._due,
-            "spread": self.spread,
+            "max_wait": due if self.max_wait is None else self.max_wait,
         }
+        if self.packed:
+            return PackedRound(**options, limit=self.limit, sync=self.sync)
+        options.update(
+            max_tokens=self._tokens,
+            max_patches=self.max_patches,
+            max_images=self.max_images,
+            spread=self.spread,
+        )
         if self.max_images is None and not isinstance(self.cost, VisionLanguageCost):
             waits = self.sync == "update" and min(window.accumulate, window.ranks) > 1
             grows = token_cost(self.cost, packed=False) > 0

@@ -26,7 +26,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit, VisionLanguageCost
 from evenstep.plan.groups import Groups
-from evenstep.plan.policies.even.drain_packed import first_fit, next_fit, share_out
+from evenstep.plan.policies.even.drain_packed import first_fit, limited, next_fit, share_out
 from evenstep.plan.policies.even.fill_packed import fill
 from evenstep.plan.policies.even.fill_two_parts import (
     VisionParts,
@@ -38,7 +38,8 @@ from evenstep.plan.policies.even.padded_round import updates_order
 from evenstep.plan.policies.even.sorted_window import vision_costs
 from evenstep.plan.policies.even.timed import counts
 from evenstep.plan.policies.even.update_parts import LEAST, divided
-from evenstep.plan.policy import Proposal, Window
+from evenstep.plan.policy import Plan, Proposal, Window
+from evenstep.plan.rng import RandomStream, generator
 
 _MOST_DEAR = 32
 """Long samples that a rank tells of."""
@@ -121,22 +122,15 @@ class PackedRound:
 
     def _full_by_images(self, window: Window) -> float:
         """How many groups the images of a window fill."""
-        held = 0.0
-        for row, most in (
-            (window.patches, self.limit.max_patches),
-            (window.images, self.limit.max_images),
-        ):
-            if row is not None and most is not None:
-                held = max(held, float(np.minimum(row, most).sum()) / most)  # one above is alone
-        return held
+        rows, limits = limited(window, self.limit)
+        # One above is alone.
+        held = [float(np.minimum(row, most).sum()) / most for row, most in zip(rows, limits)]
+        return max(held[1:], default=0.0)
 
-    def settle(self, proposal: Proposal, messages: Int64Array, draw: np.random.Generator) -> Groups:
-        """This rank's groups in the order in which they are emitted, given all ranks' messages.
-
-        Args:
-            draw: in the same state on all ranks.
-        """
+    def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
+        """This rank's groups, given all ranks' messages."""
         window = proposal.window
+        draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
         times = counts(self.cost, window.lengths, packed=True)
         active = messages[messages[:, _Column.GROUPS] > 0]
         samples = int(active[:, _Column.SAMPLES].min())
@@ -144,7 +138,7 @@ class PackedRound:
             steps = min(int(active[:, _Column.GROUPS].max()), samples)
             towers = vision_costs(window, self.cost)
             left = share_out(times, window, proposal.groups, steps, self._wanted, vision=towers)
-            return left.take(updates_order(steps, window, draw))
+            return Plan(left.take(updates_order(steps, window, draw)))
         steps = min(int(active[:, _Column.STEPS].min()), samples)
         if steps >= 2 * window.accumulate:
             steps -= (window.step + steps) % window.accumulate
@@ -158,7 +152,7 @@ class PackedRound:
             each = vision_targets(active[:, _VISION:], int(sizes.sum()))
             vision = VisionParts(vision=vision_costs(window, self.cost), wanted=each)
         filled = fill(times, window, parts, self.limit, max_wait=self.max_wait, vision=vision)
-        return Groups.of(filled).take(order)
+        return Plan(Groups.of(filled).take(order))
 
     def _parts(self, active: Int64Array, sizes: Int64Array) -> PackedParts:
         """What the groups of each part should count.

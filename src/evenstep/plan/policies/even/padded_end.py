@@ -15,10 +15,9 @@ from evenstep.arrays import Float64Array, Int64Array, prefix_sums
 from evenstep.plan.groups import Groups, align
 from evenstep.plan.policies.even.padded_runs import ROUNDING
 from evenstep.plan.policies.even.sorted_window import (
-    IMAGES,
-    PATCHES,
     POSITION,
     TIME,
+    RunLimits,
     SortedWindow,
 )
 
@@ -39,21 +38,12 @@ class LastSamples:
     """[samples] how many a run may hold that begins with each, at least 1."""
 
     @classmethod
-    def of(
-        cls,
-        samples: SortedWindow,
-        max_tokens: int,
-        max_patches: int | None,
-        max_images: int | None,
-        row: int = TIME,
-    ) -> LastSamples:
+    def of(cls, samples: SortedWindow, limits: RunLimits, row: int = TIME) -> LastSamples:
         numbers = samples.numbers[:, ::-1]
         count = len(samples)
         begins = np.arange(count)
-        room = np.minimum(max_tokens // numbers[row], count - begins)
-        for row, limit in ((PATCHES, max_patches), (IMAGES, max_images)):
-            if limit is None:
-                continue
+        room = np.minimum(limits.max_tokens // numbers[row], count - begins)
+        for row, limit in limits.counted:
             running = prefix_sums(numbers[row])
             ends = np.searchsorted(running, running[:-1] + limit, side="right") - 1
             room = np.minimum(room, ends - begins)
@@ -90,7 +80,7 @@ class LastSamples:
         Args:
             steps: at least 1, and no more than samples.
         """
-        groups = align(Groups(self.positions, np.array(self._even_cuts(steps), np.int64)), steps)[0]
+        groups = align(Groups(self.positions, np.array(self._even_cuts(steps), np.int64)), steps)
         place = np.empty(len(self.positions), np.int64)
         place[self.positions] = np.arange(len(place))
         single, each = self.costs[:, place[groups.members[groups.offsets[:-1]]]]

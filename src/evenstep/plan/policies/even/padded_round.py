@@ -81,6 +81,27 @@ MESSAGE = Column.LAST_COSTS + QUANTILES // 2
 """int64 numbers in a message."""
 
 
+@dataclass(frozen=True)
+class Met:
+    """What a rank knows once the messages of all have met."""
+
+    samples: SortedWindow
+    window: Window
+    rows: Int64Array
+    """[ranks, k] messages of the ranks that have samples."""
+    turns: Int64Array
+    """[ranks] their order where runs are equally urgent."""
+    place: int
+    """Of this rank among them."""
+    draw: np.random.Generator
+    """In the same state on all ranks."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of the round."""
+        return int(min(self.rows[:, Column.STEPS].min(), self.rows[:, Column.SAMPLES].min()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class PaddedRound:
     """Plans a round of `Even`, whose options it has."""
@@ -168,85 +189,61 @@ class PaddedRound:
         whole = -(-steps // window.accumulate) * window.accumulate
         return whole if whole <= groups else steps
 
-    def settle(self, window: Window, messages: Int64Array, rank: int) -> Plan:
+    def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
         """This rank's groups, given all ranks' messages."""
-        samples = SortedWindow.of(window, self.cost)
+        window, samples = proposal.window, SortedWindow.of(proposal.window, self.cost)
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
         if len(messages) == 1 and window.accumulate > 1:
             return Plan(self._alone(samples, window, draw))
         active = np.flatnonzero(messages[:, Column.STEPS] > 0)
-        rows = messages[active]
-        place = int(np.searchsorted(active, rank))
-        if rows[:, Column.EXHAUSTED].all():
-            ended = self._end(samples, rows, window, place, draw)
-            if ended is not None:
-                return Plan(ended)
         turns = (active + window.round) % len(messages)
-        return Plan(self._groups(samples, rows, turns, window, place, draw))
+        place = int(np.searchsorted(active, rank))
+        met = Met(samples, window, messages[active], turns, place, draw)
+        ended = self._end(met) if met.rows[:, Column.EXHAUSTED].all() else None
+        return Plan(self._groups(met) if ended is None else ended)
 
-    def _groups(
-        self,
-        samples: SortedWindow,
-        rows: Int64Array,
-        turns: Int64Array,
-        window: Window,
-        place: int,
-        draw: np.random.Generator,
-    ) -> Groups:
-        """This rank's groups of a round, in the order in which they are emitted.
-
-        Args:
-            rows: [ranks, k] messages of the ranks that have samples.
-            turns: [ranks] their order where runs are equally urgent.
-            place: of this rank among them.
-            draw: in the same state on all ranks.
-        """
-        steps = steps_of(rows)
-        costs, _ = unpack_runs(rows[:, Column.RUNS : Column.LAST_COSTS])
-        row, number = by_urgency(rows, turns)
-        first = np.arange(steps) % len(row)
-        targets = np.sort(costs[row[first], number[first]])[::-1]
-        order = updates_order(steps, window, draw)
-        wishes = self._wishes(window, order, place, len(rows)) if self.spread else None
-        pull = WISH if window.accumulate == 1 else STRONG_WISH
-        limits = self._limits(self.max_tokens, due=self.max_wait)
+    def _groups(self, met: Met) -> Groups:
+        """This rank's groups of a round, in the order in which they are emitted."""
+        window, samples = met.window, met.samples
+        costs, _ = unpack_runs(met.rows[:, Column.RUNS : Column.LAST_COSTS])
+        row, number = by_urgency(met)
+        first = np.arange(met.steps) % len(row)
+        order = updates_order(met.steps, window, met.draw)
         runs = take_runs(
             samples,
-            targets,
-            limits,
+            np.sort(costs[row[first], number[first]])[::-1],
+            self._limits(self.max_tokens, due=self.max_wait),
             oldest=False,
-            wishes=wishes,
-            pull=pull,
+            wishes=self._wishes(met, order) if self.spread else None,
+            pull=WISH if window.accumulate == 1 else STRONG_WISH,
             tilt=tilt_of(window),
         )
         return Groups(samples.numbers[POSITION, runs.members], runs.offsets).take(order)
 
-    def _end(
-        self,
-        samples: SortedWindow,
-        rows: Int64Array,
-        window: Window,
-        place: int,
-        draw: np.random.Generator,
-    ) -> Groups | None:
+    def _end(self, met: Met) -> Groups | None:
         """All that is left, in the order in which it is emitted; None if it is too much for one
-        round. Arguments as for `_groups`."""
-        bits = np.ascontiguousarray(rows[:, Column.LAST_COSTS : MESSAGE])
-        totals = np.ascontiguousarray(rows[:, Column.TOTAL]).view(np.float64)
+        round."""
+        rows = met.rows
         targets = targets_of(
-            bits.view(np.float32).astype(np.float64),
-            totals,
+            last_costs(rows),
+            bits(rows[:, Column.TOTAL]),
             least=int(rows[:, Column.GROUPS].max()),
             most=int(rows[:, Column.SAMPLES].min()),
         )
         if len(targets) > LAST:
             return None
-        order = updates_order(len(targets), window, draw)
-        wishes = self._wishes(window, order, place, len(rows))
-        pull = LAST_WISH if self.spread else 0.0
-        return fill_last(self._last(samples, self.max_tokens), targets, wishes, pull).take(order)
+        order = updates_order(len(targets), met.window, met.draw)
+        return self._filled(met, order, targets)
 
-    def _limits(self, max_tokens: int, due: int) -> RunLimits:
+    def _filled(
+        self, met: Met, order: Int64Array, targets: Float64Array, parts: Int64Array | None = None
+    ) -> Groups:
+        """All that is left, in groups of these costs: see `fill_last`."""
+        pull = LAST_WISH if self.spread else 0.0
+        last = self._last(met.samples, self.max_tokens)
+        return fill_last(last, targets, self._wishes(met, order), pull, parts).take(order)
+
+    def _limits(self, max_tokens: int, due: int = 0) -> RunLimits:
         return RunLimits(
             max_tokens=max_tokens,
             max_patches=self.max_patches,
@@ -255,7 +252,7 @@ class PaddedRound:
         )
 
     def _last(self, samples: SortedWindow, max_tokens: int) -> LastSamples:
-        return LastSamples.of(samples, max_tokens, self.max_patches, self.max_images)
+        return LastSamples.of(samples, self._limits(max_tokens))
 
     def _alone(self, samples: SortedWindow, window: Window, draw: np.random.Generator) -> Groups:
         """The round of a single rank whose updates have several steps: all that the window holds.
@@ -279,7 +276,7 @@ class PaddedRound:
         ]
         return groups.take(np.concatenate(order))
 
-    def _wishes(self, window: Window, order: Int64Array, rank: int, ranks: int) -> Float64Array:
+    def _wishes(self, met: Met, order: Int64Array) -> Float64Array:
         """[steps] where in its sorted window the rank should take the run of each step from, as a
         share of its tokens.
 
@@ -290,38 +287,42 @@ class PaddedRound:
         Args:
             order: [steps] the step that is emitted at each place.
         """
+        window = met.window
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_SPREAD)
         first = window.step % window.accumulate  # the round before may have started an update
         update, number = np.divmod(first + np.arange(len(order)), window.accumulate)
         updates = int(update[-1]) + 1
         drawn = (draw.permutation(updates) + draw.random(updates)) / updates
-        at = drawn[update] + (rank + number / window.accumulate) / ranks
+        at = drawn[update] + (met.place + number / window.accumulate) / len(met.rows)
         wishes = np.empty(len(order))
         wishes[order] = at % 1.0
         return wishes
 
 
-def steps_of(rows: Int64Array) -> int:
-    """Steps of the round, from the messages of the ranks that have samples."""
-    return int(min(rows[:, Column.STEPS].min(), rows[:, Column.SAMPLES].min()))
+def bits(numbers: Int64Array) -> Float64Array:
+    """The floats whose bits numbers of a message are."""
+    return np.ascontiguousarray(numbers).view(np.float64)
 
 
-def by_urgency(rows: Int64Array, turns: Int64Array) -> tuple[Int64Array, Int64Array]:
+def last_costs(rows: Int64Array) -> Float64Array:
+    """[ranks, quantiles] costs that the last steps should have."""
+    found = np.ascontiguousarray(rows[:, Column.LAST_COSTS : MESSAGE]).view(np.float32)
+    return found.astype(np.float64)
+
+
+def by_urgency(met: Met) -> tuple[Int64Array, Int64Array]:
     """The row and the number of each proposed run, the most urgent first.
 
     Of those for a sample that is longer than a group should be, only one of as many as there are
     ranks is urgent, in order of cost: the other ranks meet it with theirs.
-
-    Args:
-        rows: [ranks, k] messages of the ranks that have samples.
-        turns: [ranks] their order where runs are equally urgent.
     """
+    rows = met.rows
     row, number = np.nonzero(np.arange(MOST_RUNS) < rows[:, Column.PROPOSED, None])
     costs, urgency = unpack_runs(rows[row, Column.RUNS + number])
     dear = np.flatnonzero(urgency >= _DEAR)
     dear = dear[np.argsort(-costs[dear], kind="stable")]
     urgency[dear[np.arange(len(dear)) % len(rows) > 0]] = 0
-    order = np.lexsort((turns[row], number, -urgency))
+    order = np.lexsort((met.turns[row], number, -urgency))
     return row[order], number[order]
 
 

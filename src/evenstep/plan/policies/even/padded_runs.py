@@ -25,9 +25,7 @@ from evenstep.arrays import BoolArray, Float64Array, Int64Array, prefix_sums
 from evenstep.plan.groups import Groups
 from evenstep.plan.policies.even.sorted_window import (
     AGE,
-    IMAGES,
     LENGTH,
-    PATCHES,
     POSITION,
     SINGLE,
     RunLimits,
@@ -231,10 +229,9 @@ class Runs:
         ends = np.arange(first + 1, last + 1)
         longest, (single, each) = lengths[first:], window.costs[:, first:last]
         room = np.minimum(np.minimum(limits.max_tokens // longest, ends), most)
-        for row, limit in ((PATCHES, limits.max_patches), (IMAGES, limits.max_images)):
-            if limit is not None:
-                held = prefix_sums(window.numbers[row, :last])
-                room = np.minimum(room, ends - np.searchsorted(held, held[ends] - limit))
+        for row, limit in limits.counted:
+            held = prefix_sums(window.numbers[row, :last])
+            room = np.minimum(room, ends - np.searchsorted(held, held[ends] - limit))
         spare = target * (1 + ROUNDING) - single
         further = np.full(len(ends), np.inf)
         np.divide(spare, each, out=further, where=each > 0)

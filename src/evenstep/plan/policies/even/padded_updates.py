@@ -13,18 +13,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenstep.arrays import Float64Array, Int64Array
+from evenstep.arrays import Int64Array
 from evenstep.plan.groups import Groups
-from evenstep.plan.policies.even.last_runs import fill_last
 from evenstep.plan.policies.even.padded_end import LastSamples
 from evenstep.plan.policies.even.padded_round import (
     LAST,
-    LAST_WISH,
     STRONG_WISH,
     Column,
+    Met,
     PaddedRound,
+    bits,
     oldest_share,
-    steps_of,
     tilt_of,
 )
 from evenstep.plan.policies.even.padded_runs import take_runs
@@ -69,23 +68,15 @@ class UpdatesRound(PaddedRound):
         return dear[np.argsort(-costs[dear], kind="stable")][:_MOST_DEAR]
 
     def _last(self, samples: SortedWindow, max_tokens: int) -> LastSamples:
-        return LastSamples.of(samples, max_tokens, self.max_patches, self.max_images, row=LENGTH)
+        return LastSamples.of(samples, self._limits(max_tokens), row=LENGTH)
 
-    def _groups(
-        self,
-        samples: SortedWindow,
-        rows: Int64Array,
-        turns: Int64Array,
-        window: Window,
-        place: int,
-        draw: np.random.Generator,
-    ) -> Groups:
-        steps = steps_of(rows)
+    def _groups(self, met: Met) -> Groups:
+        samples, rows, window, steps = met.samples, met.rows, met.window, met.steps
         if steps >= 2 * window.accumulate:
             steps -= (window.step + steps) % window.accumulate
-        sizes, order = divided(steps, window, draw)
+        sizes, order = divided(steps, window, met.draw)
         full, _ = _held(rows)
-        wanted = budgets(_bits(rows[:, Column.RUNS :]), sizes, full)
+        wanted = budgets(bits(rows[:, Column.RUNS :]), sizes, full)
         dear = self._going(samples, window, full)
         into, room = placed(samples.costs[SINGLE, dear], sizes, wanted, full)
         dear, into = dear[into >= 0], into[into >= 0]
@@ -96,7 +87,7 @@ class UpdatesRound(PaddedRound):
         targets = (room / np.maximum(sizes - taken, 1))[parts]
         wishes = np.full(steps, -1.0)
         if self.spread:
-            wishes = self._wishes(window, order, place, len(rows))
+            wishes = self._wishes(met, order)
         filled = np.flatnonzero(left <= (sizes - taken)[parts])
         filled = filled[np.lexsort((-targets[filled], -left[filled]))]
         runs = take_runs(
@@ -116,35 +107,22 @@ class UpdatesRound(PaddedRound):
         by_part = np.argsort(np.append(into, parts[filled]), kind="stable")
         return groups.take(by_part[order])
 
-    def _end(
-        self,
-        samples: SortedWindow,
-        rows: Int64Array,
-        window: Window,
-        place: int,
-        draw: np.random.Generator,
-    ) -> Groups | None:
+    def _end(self, met: Met) -> Groups | None:
+        rows, window = met.rows, met.window
         full, total = _held(rows)
         least = max(int(rows[:, Column.GROUPS].max()), math.ceil(total / full * (1 - _ROUNDING)))
         least += -(window.step + least) % window.accumulate
         steps = min(least, int(rows[:, Column.SAMPLES].min()))
         if steps > LAST:
             return None
-        sizes, order = divided(steps, window, draw)
-        wanted = budgets(_bits(rows[:, Column.RUNS :]), sizes, total / steps, total)
+        sizes, order = divided(steps, window, met.draw)
+        wanted = budgets(bits(rows[:, Column.RUNS :]), sizes, total / steps, total)
         parts = np.repeat(np.arange(len(sizes)), sizes)
-        wishes = self._wishes(window, order, place, len(rows))
-        pull = LAST_WISH if self.spread else 0.0
-        last = self._last(samples, self.max_tokens)
-        return fill_last(last, (wanted / sizes)[parts], wishes, pull, parts).take(order)
+        return self._filled(met, order, (wanted / sizes)[parts], parts)
 
 
 def _held(rows: Int64Array) -> tuple[float, float]:
     """The cost of a full group, and of the most that a rank holds: the same bits on all ranks, on
     whichever machine."""
-    totals = _bits(rows[:, Column.TOTAL])
+    totals = bits(rows[:, Column.TOTAL])
     return math.fsum(totals.tolist()) / int(rows[:, Column.GROUPS].sum()), float(totals.max())
-
-
-def _bits(numbers: Int64Array) -> Float64Array:
-    return np.ascontiguousarray(numbers).view(np.float64)

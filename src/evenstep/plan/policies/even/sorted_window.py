@@ -90,6 +90,12 @@ class RunLimits:
     due: int
     """Rounds after which a sample has to go; 0 where each group has to hold the oldest sample."""
 
+    @property
+    def counted(self) -> tuple[tuple[int, int], ...]:
+        """Rows of `SortedWindow.numbers` that are limited, and the limits."""
+        both = ((PATCHES, self.max_patches), (IMAGES, self.max_images))
+        return tuple((row, limit) for row, limit in both if limit is not None)
+
 
 def vision_costs(window: Window, cost: Cost) -> Float64Array:
     """[samples] cost of each for the vision tower, in order of arrival; 0 for a cost of one

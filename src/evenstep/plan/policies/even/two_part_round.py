@@ -26,14 +26,15 @@ from evenstep.plan.policies.even.padded_round import (
     MOST_RUNS,
     QUANTILES,
     Column,
+    Met,
     PaddedRound,
+    bits,
     by_urgency,
-    steps_of,
+    last_costs,
     unpack_runs,
 )
 from evenstep.plan.policies.even.sorted_window import LENGTH, POSITION, SortedWindow
 from evenstep.plan.policies.even.two_part_runs import Target, take_two_part_runs
-from evenstep.plan.policy import Window
 
 _PARTS = 16
 """Parts of the sorted window, of equal language cost, whose vision cost ranks tell each other."""
@@ -71,21 +72,14 @@ class TwoPartRound(PaddedRound):
         vision[: len(runs)] = np.add.reduceat(samples.vision[runs.members], runs.offsets[:-1])
         return np.concatenate([vision.view(np.int64), _shares(samples)])
 
-    def _groups(
-        self,
-        samples: SortedWindow,
-        rows: Int64Array,
-        turns: Int64Array,
-        window: Window,
-        place: int,
-        draw: np.random.Generator,
-    ) -> Groups:
-        costs, vision = _targets(rows, turns)
+    def _groups(self, met: Met) -> Groups:
+        samples, rows = met.samples, met.rows
+        costs, vision = _targets(met)
         mean = float(rows[:, _SHARES:].mean()) / _UNIT
-        order = draw.permutation(len(costs))
+        order = met.draw.permutation(len(costs))
         wishes = np.full(len(costs), -1.0)
         if self.spread:
-            wishes = self._wishes(window, order, place, len(rows))
+            wishes = self._wishes(met, order)
         targets = [
             Target(
                 cost=cost,
@@ -100,14 +94,8 @@ class TwoPartRound(PaddedRound):
         runs = take_two_part_runs(samples, targets, limits, oldest=False)
         return Groups(samples.numbers[POSITION, runs.members], runs.offsets).take(order)
 
-    def _end(
-        self,
-        samples: SortedWindow,
-        rows: Int64Array,
-        window: Window,
-        place: int,
-        draw: np.random.Generator,
-    ) -> Groups | None:
+    def _end(self, met: Met) -> Groups | None:
+        samples, rows = met.samples, met.rows
         if rows[:, Column.GROUPS].max() > _LAST:
             return None
         steps = min(int(rows[:, Column.GROUPS].max()), int(rows[:, Column.SAMPLES].min()))
@@ -115,12 +103,11 @@ class TwoPartRound(PaddedRound):
         vision = np.empty(len(samples))
         vision[samples.numbers[POSITION]] = samples.vision
         held = np.add.reduceat(vision[groups.members], groups.offsets[:-1])
-        bits = np.ascontiguousarray(rows[:, Column.LAST_COSTS : MESSAGE])
-        costs = profile(bits.view(np.float32).astype(np.float64), len(groups))
+        costs = profile(last_costs(rows), len(groups))
         classes = like_costs(costs, _LIKE_AT_END)
         order = [alike[np.argsort(-held[alike], kind="stable")] for alike in classes]
-        met = groups.take(np.concatenate(order))
-        return met.take(draw.permutation(len(met)))
+        matched = groups.take(np.concatenate(order))
+        return matched.take(met.draw.permutation(len(matched)))
 
 
 def _shares(samples: SortedWindow) -> Int64Array:
@@ -140,18 +127,13 @@ def _as_integers(vision: Float64Array, costs: Float64Array) -> Int64Array:
     return np.minimum(shares * _UNIT, _MOST).astype(np.int64)
 
 
-def _targets(rows: Int64Array, turns: Int64Array) -> tuple[Float64Array, Float64Array]:
+def _targets(met: Met) -> tuple[Float64Array, Float64Array]:
     """[steps] language and vision cost of the most urgent run of each stratum, the one that costs
-    the language model most first.
-
-    Args:
-        rows: [ranks, k] messages of the ranks that have samples.
-        turns: [ranks] their order where runs are equally urgent.
-    """
-    steps = steps_of(rows)
-    row, number = by_urgency(rows, turns)
+    the language model most first."""
+    rows, steps = met.rows, met.steps
+    row, number = by_urgency(met)
     costs = unpack_runs(rows[:, Column.RUNS : Column.LAST_COSTS])[0][row, number]
-    vision = np.ascontiguousarray(rows[:, _VISION:_SHARES]).view(np.float64)[row, number]
+    vision = bits(rows[:, _VISION:_SHARES])[row, number]
     # [16] sum over ranks of the shares, in which strata are equally wide on average.
     level = rows[:, _SHARES:].sum(axis=0)
     edges = level[np.arange(1, steps) * _PARTS // steps]

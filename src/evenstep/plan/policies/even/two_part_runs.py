@@ -30,9 +30,7 @@ from evenstep.plan.groups import Groups
 from evenstep.plan.policies.even.exchanges import Goal, exchange
 from evenstep.plan.policies.even.padded_runs import ROUNDING, UNDER, Runs, Wish, take_groups
 from evenstep.plan.policies.even.sorted_window import (
-    IMAGES,
     LENGTH,
-    PATCHES,
     SINGLE,
     RunLimits,
     SortedWindow,
@@ -143,11 +141,7 @@ def _exchanged(
     lengths = window.numbers[LENGTH].astype(np.float64)
     amounts = np.stack([window.vision, lengths])
     group, best = np.array([max(must, 0)]), np.inf
-    limited = tuple(
-        (window.numbers[row], limit)
-        for row, limit in ((PATCHES, limits.max_patches), (IMAGES, limits.max_images))
-        if limit is not None
-    )
+    limited = tuple((window.numbers[row], limit) for row, limit in limits.counted)
     for run in _promising(loss):
         if loss[run] >= best:
             break
@@ -219,9 +213,8 @@ def _without_images(
     group = none[runs.begins[run] : runs.ends[run]]
     shorter = window.vision[: group[-1]]
     few = np.flatnonzero((shorter > 0) & (shorter <= (target.vision or 0.0)))
-    for row, limit in ((PATCHES, limits.max_patches), (IMAGES, limits.max_images)):
-        if limit is not None:
-            few = few[window.numbers[row, few] <= limit]
+    for row, limit in limits.counted:
+        few = few[window.numbers[row, few] <= limit]
     if len(few) and len(group) > 1:
         out = 1 if group[0] == must else 0
         if out < len(group) - 1:
