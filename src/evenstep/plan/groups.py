@@ -110,6 +110,12 @@ class Groups:
         """[groups] samples in each group."""
         return self.offsets[1:] - self.offsets[:-1]
 
+    def labels(self) -> Int64Array:
+        """[samples] the group of each, where every sample is in one."""
+        labels = np.empty(len(self.members), np.int64)
+        labels[self.members] = np.arange(len(self)).repeat(self.sizes)
+        return labels
+
     def group(self, index: int) -> Int64Array:
         return self.members[self.offsets[index] : self.offsets[index + 1]]
 

@@ -21,6 +21,7 @@ one, which stays where nothing is shorter; equal arguments give equal outcomes.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.errors import ConfigurationError, InvariantError
+from evenstep.errors import ConfigurationError
 from evenstep.plan.value_checks import check_at_least
 
 _Pass = tuple[bool, int, int]
@@ -148,42 +149,26 @@ def _stage_order(stage: int, stages: int, chunks: int, micro_batches: int) -> It
 @lru_cache(maxsize=64)
 def _graph(stages: int, chunks: int, micro_batches: int) -> _PassGraph:
     """Numbers passes level by level: in each, the next pass of every stage that is ready."""
-    queues = [list(_stage_order(s, stages, chunks, micro_batches)) for s in range(stages)]
-    place = [0] * stages
-    numbers: dict[_Pass, int] = {}
-    rows: list[tuple[_Pass, int]] = []
-    levels = []
+    queues = [deque(_stage_order(s, stages, chunks, micro_batches)) for s in range(stages)]
     total = sum(map(len, queues))
-    while len(rows) < total:
-        begin = len(rows)
-        for stage, queue in enumerate(queues):
-            if place[stage] < len(queue):
-                needed = _needed(queue[place[stage]], stages * chunks)
-                # What was numbered in this level has not ended yet.
-                if needed is None or numbers.get(needed, begin) < begin:
-                    rows.append((queue[place[stage]], stage))
-        if len(rows) == begin:
-            raise InvariantError(
-                f"stages={stages}, chunks={chunks}: the stages of {micro_batches} micro-batches "
-                "wait for each other"
-            )
-        for number in range(begin, len(rows)):
-            numbers[rows[number][0]] = number
-            place[rows[number][1]] += 1
-        levels.append(slice(begin, len(rows)))
-    before, needs, crosses = [], [], []
     latest = [total] * stages
-    for number, (row, stage) in enumerate(rows):
-        needed = _needed(row, stages * chunks)
-        before.append(latest[stage])
-        needs.append(total if needed is None else numbers[needed])
-        crosses.append(float(needed is not None and needed[2] % stages != stage))
-        latest[stage] = number
-    waits = np.array([before, needs], np.int64)
+    numbers: dict[_Pass, int] = {}
+    waits, crosses, levels = [], [], []
+    while len(numbers) < total:
+        begin = len(numbers)
+        for stage, queue in enumerate(queues):
+            needed = _needed(queue[0], stages * chunks) if queue else None
+            # What was numbered in this level has not ended yet.
+            if queue and (needed is None or numbers.get(needed, begin) < begin):
+                waits.append((latest[stage], total if needed is None else numbers[needed]))
+                crosses.append(float(needed is not None and needed[2] % stages != stage))
+                numbers[queue.popleft()] = latest[stage] = len(numbers)
+        levels.append(slice(begin, len(numbers)))
+    both = np.array(waits, np.int64).T
     return _PassGraph(
-        micro_batch=np.array([row[0] * micro_batches + row[1] for row, _ in rows], np.int64),
+        micro_batch=np.array([row[0] * micro_batches + row[1] for row in numbers], np.int64),
         crosses=np.array(crosses),
-        levels=tuple((here, waits[:, here].copy()) for here in levels),
+        levels=tuple((here, both[:, here].copy()) for here in levels),
     )
 
 

@@ -17,7 +17,7 @@ import abc
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from evenstep.cost import UNKNOWN_MODEL, Cost, MemoryLimit, VisionLanguageCost
 from evenstep.errors import WrongTypeError
 from evenstep.plan.groups import Groups
 from evenstep.plan.value_checks import NamesArguments, plain_value, shorten
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -133,20 +133,12 @@ def drain(
             return _to_steps(balanced, costs, wanted, count)
         # Balanced, some found no room; packed as tightly as possible, all may.
         if packed is None:
-            packed = _best_fit(lengths, cap)
+            packed = best_fit_decreasing(lengths, cap).labels()
         if packed.max() < wanted * count:
             return _to_steps(packed, costs, wanted, count)
         if wanted > len(lengths):
             raise InvariantError(f"{len(lengths)} documents do not fit in {wanted} steps")
         wanted += 1
-
-
-def _best_fit(lengths: Int64Array, cap: int) -> Int64Array:
-    """[documents] micro-batch of each, as few as best-fit decreasing needs."""
-    packed = best_fit_decreasing(lengths, cap)
-    placed = np.empty(len(lengths), np.int64)
-    placed[packed.members] = np.arange(len(packed)).repeat(packed.sizes)
-    return placed
 
 
 def _to_steps(placed: Int64Array, costs: Int64Array, wanted: int, count: int) -> list[Groups]:

@@ -35,7 +35,7 @@ from evenstep.plan.partition.items import (
     sums,
     whole_by_group,
 )
-from evenstep.plan.partition.local_search import Limits, improve
+from evenstep.plan.partition.local_search import improve
 from evenstep.plan.value_checks import check_at_least
 
 
@@ -166,8 +166,7 @@ def partition(
             "cap"
         )
     bound = max(-(-int(whole.sum()) // bins), int(whole.max(initial=0)))  # of the largest load
-    limits = Limits(tokens=sizes, cap=cap)
-    found = improve(found, whole, bins, goal=bound + bound // _CLOSE, limits=limits)
+    found = improve(found, whole, bins, goal=bound + bound // _CLOSE, tokens=sizes, cap=cap)
     held = None if sizes is None else sums(sizes, found, bins)
     return Partition(found, sums(given, found, bins), held)
 
@@ -186,9 +185,7 @@ def place_within(costs: Int64Array, tokens: Int64Array, bins: int, cap: int) -> 
     fitted = best_fit_decreasing(tokens, cap)
     if len(fitted) > bins:
         return None
-    bin_of = np.empty(len(tokens), np.int64)
-    bin_of[fitted.members] = np.arange(len(fitted)).repeat(fitted.sizes)
-    return bin_of
+    return fitted.labels()
 
 
 def bins_needed(tokens: npt.ArrayLike, cap: int) -> int:

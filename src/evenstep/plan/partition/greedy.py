@@ -11,7 +11,7 @@ among those the first.
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,17 +20,6 @@ from evenstep.plan.partition.items import Costs, largest_first
 
 _FULL = (1 << 63) - 1
 """More tokens than any bin holds: a bin that takes no more items."""
-
-
-class _Limits(NamedTuple):
-    bins: int
-    per_group: int
-    cap: int
-    most: int
-    """Items that a bin holds; and one more in `extra` of the bins."""
-    extra: int
-    reopen: int
-    leave_out: bool
 
 
 def place(
@@ -74,9 +63,9 @@ def place(
     else:
         sizes = np.zeros(count, np.int64) if tokens is None or cap is None else tokens[order]
         most, extra = divmod(count, bins) if equal_counts else (count, 0)
-        reopened = bins if reopen is None else reopen
-        limits = _Limits(bins, per_group, cap or 0, most, extra, reopened, False)
-        found = _fill(ordered.tolist(), sizes.tolist(), limits)
+        given: Any = {"per_group": per_group, "cap": cap or 0, "most": most, "extra": extra}
+        given["reopen"] = bins if reopen is None else reopen
+        found = _fill(ordered.tolist(), sizes.tolist(), bins, **given)
     if len(found) < count:
         return None
     bin_of = np.full(len(costs), -1, np.int64)
@@ -97,9 +86,12 @@ def lpt_fill(
     Returns:
         [documents] the micro-batch of each; -1 for one that is not in `order` or found no room.
     """
-    limits = _Limits(micro_batches, 1, max_tokens, len(order), 0, micro_batches, leave_out=True)
+    limits: Any = {"cap": max_tokens, "most": len(order), "reopen": micro_batches}
+    found = _fill(
+        costs[order].tolist(), lengths[order].tolist(), micro_batches, **limits, leave_out=True
+    )
     bin_of = np.full(len(costs), -1, np.int64)
-    bin_of[order] = _fill(costs[order].tolist(), lengths[order].tolist(), limits)
+    bin_of[order] = found
     return bin_of
 
 
@@ -114,10 +106,24 @@ def _fill_unlimited(costs: list[int], bins: int) -> list[int]:
     return placed
 
 
-def _fill(costs: list[int], tokens: list[int], limits: _Limits) -> list[int]:
-    """The bin of each item, up to the first without room; or -1 for those, where they may be left
-    out."""
-    bins, per_group, cap, most, extra, reopen, leave_out = limits
+def _fill(
+    costs: list[int],
+    tokens: list[int],
+    bins: int,
+    *,
+    cap: int,
+    most: int,
+    reopen: int,
+    extra: int = 0,
+    per_group: int = 1,
+    leave_out: bool = False,
+) -> list[int]:
+    """The bin of each item, up to the first without room.
+
+    Args:
+        most, extra: items that a bin holds; and one more in `extra` of the bins.
+        leave_out: go on with -1 for an item that finds no room.
+    """
     groups = bins // per_group
     loads, used, counts = [0] * groups, [0] * bins, [0] * bins
     # [groups][bins of a group] (load, items, bin): the least of those with room takes the item.

@@ -25,16 +25,6 @@ _BARRED = np.iinfo(np.int64).max
 _NOTHING = -1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits that an exchange must keep."""
-
-    tokens: Int64Array | None = None
-    """[items]; needed with `cap`."""
-    cap: int | None = None
-    """Tokens that a bin holds."""
-
-
 @dataclass(frozen=True)
 class _Exchange:
     """One item of the more loaded bin for none, one or two of the other."""
@@ -46,16 +36,23 @@ class _Exchange:
 
 
 def improve(
-    bin_of: Int64Array, costs: Int64Array, bins: int, *, goal: int, limits: Limits
+    bin_of: Int64Array,
+    costs: Int64Array,
+    bins: int,
+    *,
+    goal: int,
+    tokens: Int64Array | None = None,
+    cap: int | None = None,
 ) -> Int64Array:
     """Makes exchanges until the largest load is low enough, or none lowers it.
 
     Args:
-        bin_of: [items] the bin of each, within the limits.
+        bin_of: [items] the bin of each, within the cap.
         costs: [items] not negative.
         bins: number of bins.
         goal: largest load that is low enough.
-        limits: what stays kept.
+        tokens: [items]; needed with `cap`.
+        cap: tokens that a bin holds.
 
     Returns:
         [items] the bin of each afterwards. At most 64 + 2 x bins, and no more than 256, pairs of
@@ -64,7 +61,8 @@ def improve(
     loads = sums(costs, bin_of, bins)
     if not len(costs) or loads.max() <= goal:
         return bin_of
-    state = _Bins(bin_of, costs, loads, limits)
+    held = np.zeros_like(costs) if tokens is None else tokens
+    state = _Bins(bin_of, costs, loads, held, cap)
     left = min(64 + 2 * bins, 256)
     while left > 0:
         high = int(loads.argmax())
@@ -91,14 +89,17 @@ class _Bins:
     """The bins while exchanges are made."""
 
     def __init__(
-        self, bin_of: Int64Array, costs: Int64Array, loads: Int64Array, limits: Limits
+        self,
+        bin_of: Int64Array,
+        costs: Int64Array,
+        loads: Int64Array,
+        tokens: Int64Array,
+        cap: int | None,
     ) -> None:
         self.bin_of: Int64Array = bin_of.copy()
         self._loads = loads
         counts = np.bincount(bin_of, minlength=len(loads))
-        self._cap = limits.cap
-        tokens = limits.tokens if limits.cap is not None else None
-        tokens = np.zeros(len(costs), np.int64) if tokens is None else tokens
+        self._cap = cap
         self._used = sums(tokens, bin_of, len(loads))
         # [items + 1], so that `_NOTHING` costs and holds nothing.
         self._costs, self._tokens = np.append(costs, 0), np.append(tokens, 0)

@@ -77,9 +77,23 @@ def plan_rebalance(
     least = least_imbalance(whole, tokens, **limits) if packed else 1.0
     best: Rebalancing | None = None
     fewest = fewest_micro_batches(tokens, packed=packed, multiple_of=multiple_of, **limits)
+
+    def placed(count: int) -> Int64Array | None:
+        """[sequences] the bin of each, numbered part after part; None where they do not fit."""
+        bin_of = np.empty(len(tokens), np.int64)
+        own, bins = ranks // len(parts), ranks * count // len(parts)  # of a part
+        for number, part in enumerate(parts):
+            if packed:
+                found = packed_bins(whole[part], tokens[part], own, count, max_tokens)
+            else:
+                found = padded_bins(tokens[part], model, own, count, max_tokens)
+            if found is None:
+                return None
+            bin_of[part] = number * bins + fill_empty(found, whole[part], bins)
+        return bin_of
+
     for count in itertools.count(fewest, multiple_of):
-        bin_of = _placed(parts, tokens, whole, model, packed, ranks, count, max_tokens)
-        if bin_of is None:
+        if (bin_of := placed(count)) is None:
             continue
         loads = _loads(bin_of, ranks * count, tokens, each if packed else None, model)
         found = _aligned(bin_of, loads, ranks, count, mixed=together is None)
@@ -138,32 +152,6 @@ def _by_rank(costs: Int64Array, ranks: int, together: Int64Array) -> list[Int64A
         )
     rank_of = partition(sums(costs, unit_of, len(ids)), ranks).bin_of[unit_of]
     return [np.flatnonzero(rank_of == rank) for rank in range(ranks)]
-
-
-def _placed(
-    parts: list[Int64Array],
-    tokens: Int64Array,
-    whole: Int64Array,
-    model: Cost,
-    packed: bool,
-    ranks: int,
-    micro_batches: int,
-    max_tokens: int,
-) -> Int64Array | None:
-    """[sequences] the bin of each, numbered part after part; None where they do not fit."""
-    bins = ranks * micro_batches // len(parts)  # of a part
-    bin_of = np.empty(len(tokens), np.int64)
-    for number, part in enumerate(parts):
-        if packed:
-            found = packed_bins(
-                whole[part], tokens[part], ranks // len(parts), micro_batches, max_tokens
-            )
-        else:
-            found = padded_bins(tokens[part], model, ranks // len(parts), micro_batches, max_tokens)
-        if found is None:
-            return None
-        bin_of[part] = number * bins + fill_empty(found, whole[part], bins)
-    return bin_of
 
 
 def _aligned(
