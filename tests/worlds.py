@@ -240,7 +240,7 @@ class World:
                 return  # and no step of this round is still to be filled
             if number not in left:
                 number = min(left, key=lambda left: self.shards[rank][left])
-        machine.lend(f"{rank}:{number}".encode())
+        machine.lending.lent = f"{rank}:{number}".encode()
         assert machine.lends is None
 
     def rounds(self) -> Iterator[list[list[PlannedStep]]]:
@@ -261,7 +261,7 @@ class World:
             for machine, has_own, steps in zip(machines, self.has_filler_sample, made):
                 # A rank has a filler sample by the time that it needs one.
                 if self.lends and any(step.filler for step in steps[skip:]):
-                    assert has_own or machine.borrowed
+                    assert has_own or machine.lending.borrowed
             for rank, steps in enumerate(made):
                 if steps and (fits := steps[0].round.start.fits):
                     most = fits[0].most

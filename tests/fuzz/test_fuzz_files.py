@@ -9,16 +9,13 @@ import math
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow")
 
-from hypothesis import strategies as st
 from mutations import damaged, fuzz
 
 from calibrations import known_calibration
@@ -30,56 +27,32 @@ FOLDER = tempfile.TemporaryDirectory()
 HERE = Path(FOLDER.name)
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of file: how it is written, and how it is read."""
-
-    name: str
-    write: Callable[[Path], Any]
-    read: Callable[[Path], Any]
+PATH = HERE / "calibration.json"
+known_calibration().write(PATH)
+CONTENT, FOUND = PATH.read_bytes(), load_calibration(PATH)
 
 
-KINDS = [
-    Kind("calibration.json", lambda path: known_calibration().write(path), load_calibration),
-]
-
-
-def whole(kind: Kind) -> tuple[bytes, Any]:
-    path = HERE / kind.name
-    path.unlink(missing_ok=True)
-    kind.write(path)
-    return path.read_bytes(), kind.read(path)
-
-
-WHOLE = {kind: whole(kind) for kind in KINDS}
-BY_NAME = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-
-
-def read_again(kind: Kind, content: bytes) -> None:
+def read_again(content: bytes) -> None:
     """Reads a damaged file: as it was, or not at all."""
-    folder = HERE / kind.name.partition(".")[0]
-    folder.mkdir(exist_ok=True)
-    path = folder / kind.name
+    path = HERE / "damaged.json"
     path.write_bytes(content)
     try:
-        found = kind.read(path)
+        found = load_calibration(path)
     except (ConfigurationError, MismatchError) as error:
-        assert kind.name in str(error)  # noqa: PT017
+        assert path.name in str(error)  # noqa: PT017
         return
-    assert found == WHOLE[kind][1]
+    assert found == FOUND
 
 
-@BY_NAME
-def test_a_file_cut_off_at_any_byte(kind: Kind) -> None:
-    content, _ = WHOLE[kind]
-    step = math.ceil(len(content) / 80)
-    for end in {*range(0, len(content), step), *range(max(len(content) - 20, 0), len(content))}:
-        read_again(kind, content[:end])
+def test_a_file_cut_off_at_any_byte() -> None:
+    step = math.ceil(len(CONTENT) / 80)
+    for end in {*range(0, len(CONTENT), step), *range(max(len(CONTENT) - 20, 0), len(CONTENT))}:
+        read_again(CONTENT[:end])
 
 
-@fuzz(25, st.sampled_from(KINDS).flatmap(lambda k: st.tuples(st.just(k), damaged(WHOLE[k][0]))))
-def test_a_file_with_damaged_bytes(drawn: tuple[Kind, bytes]) -> None:
-    read_again(*drawn)
+@fuzz(25, damaged(CONTENT))
+def test_a_file_with_damaged_bytes(content: bytes) -> None:
+    read_again(content)
 
 
 # A full disk
@@ -100,14 +73,13 @@ def full_disk() -> Iterator[None]:
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
-    kind = KINDS[0]
-    path = tmp_path / kind.name
+    path = tmp_path / "calibration.json"
     path.write_bytes(b"old")
-    says = rf"cannot write .*{kind.name}: .*File too large"
+    says = rf"cannot write .*{path.name}: .*File too large"
     with full_disk(), pytest.raises(ConfigurationError, match=says):
-        kind.write(path)
+        known_calibration().write(path)
     assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == [kind.name]
+    assert os.listdir(tmp_path) == [path.name]
 
 
 def test_lines_on_a_full_disk_are_whole_or_missing_and_a_warning(

@@ -502,28 +502,21 @@ def test_no_more_is_asked_of_a_provider_than_the_step_needs():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    "wrong",
     [
-        (lambda table: table[::-1], "from position 0"),
-        (lambda table: SampleTable.concatenate([table, table[:1]]), "and got 3"),
-        (lambda table: table[np.argsort(-table.source, kind="stable")], "not one source after"),
+        lambda table: table[::-1],
+        lambda table: SampleTable.concatenate([table, table[:1]]),
+        lambda table: table[np.argsort(-table.source, kind="stable")],
     ],
 )
-def test_a_provider_that_mixes_sources_or_positions_up_is_found_out(wrong, told):
+def test_a_provider_that_mixes_sources_or_positions_up_is_found_out(wrong):
     class Wrong(AtOnce):
         def ahead_of_many(self, sources, positions, counts):
             return wrong(super().ahead_of_many(sources, positions, counts))
 
-    class WrongAlone(Arrays):
-        def ahead(self, source, position, count):
-            return wrong(super().ahead(source, position, count))
-
     mixture = Mixer(["a", "b"], {"a": 1, "b": 1}, samples_per_step=4)
-    with pytest.raises(InvariantError, match=told):
+    with pytest.raises(InvariantError, match=r"asked for \[2, 2\] samples of sources \['a', 'b'\]"):
         mixture.draw(0, Wrong({"a": [1], "b": [1]}))
-    if told == "from position 0":
-        with pytest.raises(InvariantError, match=told):
-            mixture.draw(0, WrongAlone({"a": [1], "b": [1]}))
 
 
 @pytest.mark.parametrize(

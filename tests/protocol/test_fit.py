@@ -34,7 +34,7 @@ def test_updates_are_counted_whatever_steps_they_have(sizes, lengths) -> None:
 
 def _world(shards, packed, memory, accumulate=1, sizes=()) -> World:
     """Groups begin with 20 tokens, and grow to the memory of each rank, at most twofold."""
-    begin = RoundStart.empty(fit=Fit(20))
+    begin = RoundStart.empty(fits=(Fit(20), Fit(20)))
     return World(
         Even("auto", packed=packed),
         shards,

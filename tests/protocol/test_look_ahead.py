@@ -120,7 +120,7 @@ def test_ranks_without_a_sample_are_lent_the_shortest_of_the_first_rank_that_has
     ((round, lender, number),) = world.lent
     assert round == 0
     for shard, machine in zip(shards, world.machines):
-        assert machine.borrowed == (b"" if shard else f"{lender}:{number}".encode())
+        assert machine.lending.borrowed == (b"" if shard else f"{lender}:{number}".encode())
     # What is lent is trained on by its own rank as well, and by no other.
     assert visible_steps(replace(world, lends=False)) == [
         [visible(step) for step in steps] for steps in made
@@ -155,4 +155,4 @@ def test_nothing_is_lent_where_the_first_to_run_out_ends_the_epoch(policy, shard
     world = World(policy, shards, buffer_size, exhausted="stop", lends=True)
     assert list(world.steps()) == []
     assert world.lent == []
-    assert not any(machine.borrowed for machine in world.machines)
+    assert not any(machine.lending.borrowed for machine in world.machines)

@@ -37,7 +37,7 @@ class Job:
         for rank in self.ranks:
             rank.fill()
             if rank.protocol.lends is not None:
-                rank.protocol.lend(b"a sample")
+                rank.protocol.lending.lent = b"a sample"
         self.history.append([rank.outgoing() for rank in self.ranks])
         return self.history[-1]
 

@@ -1,12 +1,11 @@
 """Shared memory that runs out on one rank is one error on every rank: how much, and what to lower.
 
 What runs out is a limit of one process, since a test must not take all memory of the machine: its
-largest file, which anonymous memory is too, or its number of open files.
+largest file, which anonymous memory is too.
 """
 
 from __future__ import annotations
 
-import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -40,11 +39,6 @@ def limit_memory(worker: int = 0) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
 
 
-def limit_files(worker: int) -> None:
-    limit = len(os.listdir("/proc/self/fd")) + 8
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-
-
 class Collate:
     """Pads tokens; in the limited batcher, pixels too, either by evenstep's own means, which make
     them in shared memory, or in memory of its own that is copied there."""
@@ -76,13 +70,9 @@ def starve(rank: Rank, where: str) -> None:
     dataset = Swelling(LATER if mine == "worker" else 100_000)
     if mine == "worker":
         options["worker_init_fn"] = limit_memory
-    elif mine == "files of a worker":
-        options.update(worker_init_fn=limit_files, chunk_size=1, buffer_size=64)
     elif mine:
         options["collate_fn"] = Collate(mine)
-    if where == "files of a worker":
-        options["buffer_size"] = 64
-    train(rank, {**FORK, **options}, dataset, begin=0 if mine == "files of a worker" else 3)
+    train(rank, {**FORK, **options}, dataset)
 
 
 @pytest.mark.parametrize("where", ["worker", "lent", "copied"])
@@ -95,11 +85,3 @@ def test_shared_memory_that_runs_out_is_named_on_every_rank(tmp_path: Path, wher
     # One error, and not that of each child and thread.
     assert "Traceback" not in own.message
     assert own.log.count("Process ForkProcess") == 1, own.log
-
-
-def test_open_files_that_run_out_are_named_on_every_rank(tmp_path: Path) -> None:
-    with Job(starve, 2, "files of a worker", folder=tmp_path) as job:
-        other, own = job.join(20)
-    said = ("shared memory ran out", "open file", "ulimit -n", "chunk_size")
-    assert_died(own, "LoaderDiedError", *said)
-    assert_died(other, "PeerError", "rank 1 failed: LoaderDiedError", *said)

@@ -1,29 +1,24 @@
-"""Connections between ranks that are reset, and a network that is gone for a while.
+"""Connections between ranks that are reset. `test_poor_networks` has networks that are gone.
 
 A rank can reset its own connections on any machine. With root's rights ranks live on two "hosts",
-each with a network and a name of its own, joined by a cable that a test may cut.
+each with a network and a name of its own.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import socket
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from faults import FORK, THREADS, WITHIN, all_training, assert_died, end_of, loader_over, train
 from ranks import Job, Rank
 
-import evenstep
 from documents import Documents
 from hosts import Hosts, tell
-
-COUNT, LIMIT = 500, 4
 
 
 def reset_connections() -> int:
@@ -87,63 +82,3 @@ def test_connections_between_hosts_that_are_reset_are_an_error_on_both(
     for number, outcome in enumerate(outcomes):
         if not ended[number]:
             assert_died(outcome, "PeerError", f"rank {number} can make no further step")
-
-
-def one_epoch(rank: Rank, cut: Path) -> tuple[list[int], float]:
-    """Samples, and the longest wait for a step."""
-    seen: list[int] = []
-    longest, before = 0.0, time.monotonic()
-    for number, (_, step) in enumerate(loader_over(Documents(COUNT)).steps()):
-        seen += step.indices or ()
-        longest = max(longest, time.monotonic() - before)
-        before = time.monotonic()
-        if number == 3:
-            rank.say("training")
-            while not cut.exists():
-                time.sleep(0.01)
-            before = time.monotonic()
-        time.sleep(0.01)
-    return seen, longest
-
-
-@pytest.mark.parametrize("gone", [1.0, *(pytest.param(s, marks=pytest.mark.soak) for s in (3, 10))])
-def test_a_network_that_is_gone_for_a_while_costs_time_and_no_sample(
-    tmp_path: Path, hosts: Hosts, gone: float
-) -> None:
-    with Job(one_epoch, 2, tmp_path / "cut", folder=tmp_path, prepare=hosts.each(1)) as job:
-        all_training(job, 2)
-        on(job, 0, "ip", "link", "set", "cable0", "down")
-        (tmp_path / "cut").touch()
-        time.sleep(gone)
-        on(job, 0, "ip", "link", "set", "cable0", "up")
-        outcomes = job.join(30)
-    for outcome in outcomes:
-        assert not outcome.error, outcome.traceback
-    assert sorted(i for outcome in outcomes for i in outcome.value[0]) == list(range(COUNT))
-    longest = max(outcome.value[1] for outcome in outcomes)
-    assert longest > gone / 2, "the network was not gone"
-    print(f"{longest - gone:.2f} s longer than the network was gone")
-
-
-def train_with_limit(rank: Rank) -> None:
-    faults = evenstep.Faults(peer_timeout=LIMIT)
-    for number, _ in enumerate(loader_over(Documents(100_000), faults=faults).steps()):
-        if number == 3:
-            rank.say("training")
-        time.sleep(0.01)
-
-
-@pytest.mark.slow
-def test_a_host_that_loses_power_with_a_stopped_rank_is_an_error_on_the_others(
-    tmp_path: Path, hosts: Hosts
-) -> None:
-    with Job(train_with_limit, 2, folder=tmp_path, prepare=hosts.each(1)) as job:
-        all_training(job, 2)
-        os.kill(job.pid(1), signal.SIGSTOP)
-        time.sleep(LIMIT + 2)  # its system answers for it
-        assert psutil.Process(job.pid(0)).status() != psutil.STATUS_ZOMBIE
-        hosts.cable.change(cut=True)
-        os.kill(job.pid(1), signal.SIGKILL)  # what it sends does not arrive
-        outcome = job.join(15)[0]
-    assert_died(outcome, "PeerError", "stopped answering: the host has lost power")
-    assert "rank 1 (process" in outcome.message

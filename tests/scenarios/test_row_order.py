@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from faults import listen
-from ranks import Rank, run, run_all
+from ranks import Rank, run_all
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -371,29 +371,10 @@ class Split(IterableDataset):
         return texts(range(worker.id, ROWS, worker.num_workers))
 
 
-OTHER: dict[str, Callable[[Rank], dict[str, Any]]] = {
-    "distributed": stock(distributed),
-    "few rows, repeated": lambda rank: {
-        "dataset": Documents(5),
-        "sampler": DistributedSampler(range(5), rank.world_size, rank.rank),
-    },
-    "overlapping a little": stock(lambda rank: range(20 * rank.rank, 20 * rank.rank + 40)),
-    "stream with duplicates": stream(
-        lambda rank: [i % 9 for i in range(rank.rank, ROWS, rank.world_size)]
-    ),
-    "stream of one sample": stream(lambda rank: [7] * ROWS),
-    "built in, padded": lambda rank: {
-        "dataset": Documents(3),
-        "policy": evenstep.FixedBatch(2),
-    },
-}
-
-
-def warned(rank: Rank, names: list[str]) -> Any:
+def warned_of_same(rank: Rank) -> Any:
     log, found = listen(), {}
-    for name in names:
-        options = SAME[name][0](rank) if name in SAME else OTHER[name](rank)
-        loader = evenstep.DataLoader(**{"policy": EVEN, **options})
+    for name, (options, _) in SAME.items():
+        loader = evenstep.DataLoader(**{"policy": EVEN, **options(rank)})
         log.clear()
         for _ in range(2):
             for _ in zip(range(3), loader):
@@ -403,10 +384,6 @@ def warned(rank: Rank, names: list[str]) -> Any:
     return found
 
 
-def warned_of_same(rank: Rank) -> Any:
-    return warned(rank, list(SAME))
-
-
 def test_ranks_that_train_on_the_same_rows_are_warned_of_once(found: dict[str, list[Any]]) -> None:
     first, second = found["warned_of_same"]
     for name, (_, kind) in SAME.items():
@@ -414,12 +391,6 @@ def test_ranks_that_train_on_the_same_rows_are_warned_of_once(found: dict[str, l
         assert "ranks 0, 1 train on the same rows" in line
         assert f" {kind} yields the same to each" in line
         assert not second[name]
-
-
-@pytest.mark.slow
-def test_ranks_with_rows_of_their_own_are_not_warned_of(tmp_path) -> None:
-    for found in run(warned, 2, list(OTHER), folder=tmp_path, within=120):
-        assert found == {name: [] for name in OTHER}
 
 
 def half_alike(rank: Rank) -> Any:

@@ -20,7 +20,7 @@ KINDS = (*["kill"] * 6, "stop", "stop", "delay", "delay", "sends", "receives", "
 
 class LoaderHistory(History):
     def play(self) -> Played:
-        played, choices, setup = Played(), self.choices(), self.setup
+        played, choices, setup = Played(), Choices(self.seed), self.setup
         states: list[str] = []
         known: dict[Any, Any] = {}  # what each rank has received at a step, since ranks changed
         trained: Counter[tuple[int, int]] = Counter()
@@ -166,7 +166,7 @@ class Violation(Exception):
 def loader_reference(setup: Setup, ranks: int, workers: int) -> list[list[Any]]:
     """Every rank's steps where nothing fails but what the setup says, and nobody is interrupted."""
     run = Run(ranks=ranks, workers=workers)
-    attempt = Attempt(setup, run, Choices(given=()), [], merged=False)
+    attempt = Attempt(setup, run, Choices(), [], merged=False)
     if (violation := attempt.world.run()) is not None:
         raise Violation(f"undisturbed, {violation}")
     return [report.steps for report in attempt.reports]

@@ -1,7 +1,5 @@
 """Plays a history again, in this folder: ``python -m replay SEED``, ``python -m replay
-service:SEED``, or the text a failure prints.
-
-With ``--trace`` every step is printed; with ``--shrink`` a smaller history that goes wrong, too.
+service:SEED``, or ``python -m replay service:SEED:POLICY``. With ``--trace`` every step is printed.
 """
 
 from __future__ import annotations
@@ -9,28 +7,20 @@ from __future__ import annotations
 import sys
 
 import simulated_world
-from histories import History
-from loader_histories import LoaderHistory, loader_history_of
-from service_histories import service_history_of
+from loader_histories import loader_history_of
+from service_histories import by_policy, service_history_of
 from simulated_modules import simulated_cluster, simulated_machine
 
 
 def main(text: str, *options: str) -> None:
-    if text.isdecimal():
-        history = loader_history_of(int(text))
-    elif text.startswith("service:"):
-        history = service_history_of(int(text.removeprefix("service:")))
-    else:
-        history = History.from_text(text)
-    of_loader = isinstance(history, LoaderHistory)
-    with simulated_machine() if of_loader else simulated_cluster():
+    *of_service, seed = text.split(":")[:2]
+    history = service_history_of(int(seed)) if of_service else loader_history_of(int(seed))
+    for policy in text.split(":")[2:]:
+        history = by_policy(history, policy)
+    with simulated_cluster() if of_service else simulated_machine():
         if "--trace" in options:
             simulated_world.trace = print
-        played = history.play()
-        if played.violation is not None and "--shrink" in options:
-            history = history.smaller(played)
-            played = history.play()
-    print(history.describe(played))
+        print(history.describe(history.play()))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from histories import History, Played
+from histories import Choices, History, Played
 from processes import Fault
 from service_settings import MESHES, ServiceRun, ServiceSetup
 from service_verdict import check_service
@@ -21,7 +21,7 @@ KINDS = (*["kill"] * 4, "stop", "stop", "delay", "cut", "cut")
 
 class ServiceHistory(History):
     def play(self) -> Played:
-        played, choices, setup = Played(), self.choices(), self.setup
+        played, choices, setup = Played(), Choices(self.seed), self.setup
         state: str | None = None
         trained: Counter[tuple[int, int]] = Counter()
         finished = False

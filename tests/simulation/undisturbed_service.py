@@ -83,7 +83,7 @@ def undisturbed(
     job = job_of(setup, started_on or mesh)
     if started_on is not None:
         job = job.on(MESHES[mesh])
-    world, found = World(Choices(given=()), seconds=1e6), Undisturbed()
+    world, found = World(Choices(), seconds=1e6), Undisturbed()
     world.network = Cluster(world, late=False, repeats=False)
     process = simulated_processes.start_process(
         world, "local", lambda: _run_locally(setup, job, state, found), None

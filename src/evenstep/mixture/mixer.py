@@ -165,8 +165,10 @@ class Mixer:
     def draw_with(
         self, step: int, provider: Metadata, schedule: Schedule | Weights | Any = None
     ) -> SampleTable:
-        """As `draw`, by another schedule's weights for this step; None is the         Raises:
-        ConfigurationError, SampleError: as `draw` does.
+        """As `draw`, by another schedule's weights for this step; None is that of the mixture.
+
+        Raises:
+            ConfigurationError, SampleError: as `draw` does.
         """
         if self.record is not None and self.record.step == step:
             assert self._last is not None
@@ -221,17 +223,13 @@ class Mixer:
         past = Past(self._state.weights, self._state.signals)
         return self.options.weights(schedule, step, past)
 
-    def _draw(
-        self,
-        weights: Weights,
-        provider: Metadata,
-    ) -> SampleTable:
+    def _draw(self, weights: Weights, provider: Metadata) -> SampleTable:
         options, state = self.options, self._state
         active = self._active_weights(weights)
         queues = self._queues(provider, active > 0)
         drawn = StepDraws(sources=np.empty(0, np.int64), lacking=[], ended=True)
         if active.any():
-            drawn = StepDrawer.of(options, state, active, queues).run()
+            drawn = StepDrawer(options, state, active, queues).run()
         check_reachable(drawn, queues, options, state, self.peaks)
         counts = np.bincount(drawn.sources, minlength=len(self.sources))  # [sources]
         taken = queues.taken(counts)
@@ -241,13 +239,17 @@ class Mixer:
         given = tokens if options.by == "tokens" else counts
         self.record = DrawRecord(step=state.step, weights=weights, bad=self._runs(taken.bad))
         self._last = table
-        self._state = state.after(
-            weights=weights,
-            taken=taken,
-            exhausted=np.where(queues.active, queues.exhausted_after(counts), state.exhausted),
-            counts=counts,
-            tokens=tokens,
+        self._state = replace(
+            state,
+            step=state.step + 1,
+            cursors=taken.cursors,
+            counts=state.counts + counts,
+            tokens=state.tokens + tokens,
             deficit=deficit_after(state.deficit, active, given, drawn.lacking),
+            exhausted=np.where(queues.active, queues.exhausted_after(counts), state.exhausted),
+            waiting=taken.waiting,
+            bad=state.bad + taken.bad.counts(),
+            weights=dict(weights),
             ended=drawn.ended,
         )
         return table
@@ -262,6 +264,7 @@ class Mixer:
 
     def _queues(self, provider: Metadata, active: BoolArray) -> SourceQueues:
         options, state = self.options, self._state
+        curriculum = options.curriculum
         remaining = np.full(len(self.sources), UNKNOWN)
         if not options.repeats:
             remaining = options.left_of_pass(state.cursors)
@@ -270,7 +273,9 @@ class Mixer:
             active=active,
             cursors=state.cursors,
             waiting=state.waiting,
-            admission=options.admission(state.step),
+            tokens=options.tokens,
+            limit=None if curriculum is None else curriculum.limit(state.step),
+            max_waiting=0 if curriculum is None else curriculum.max_waiting,
             remaining=remaining,
             endless=options.repeats,
         )

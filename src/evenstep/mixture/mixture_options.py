@@ -20,10 +20,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
@@ -36,7 +34,7 @@ from evenstep.mixture.schedules import (
     check_names,
     check_weights,
 )
-from evenstep.mixture.source_queues import UNKNOWN, Admission
+from evenstep.mixture.source_queues import UNKNOWN
 from evenstep.plan.value_checks import check_at_least, check_given, check_one_of
 
 FIRST_EXHAUSTED = "first_exhausted"
@@ -173,13 +171,6 @@ class Options:
         check_names(weights, self.sources, of)
         return weights
 
-    def admission(self, step: int) -> Admission:
-        """Which samples a step may draw."""
-        if self.curriculum is None:
-            return Admission(tokens=self.tokens)
-        limit, waiting = self.curriculum.limit(step), self.curriculum.max_waiting
-        return Admission(tokens=self.tokens, limit=limit, max_waiting=waiting)
-
     def left_of_pass(self, cursors: Int64Array) -> Int64Array:
         """[sources] samples from these positions to the end of the first pass, or `UNKNOWN`."""
         known = [self.sizes.get(name) for name in self.sources]
@@ -190,11 +181,3 @@ class Options:
         """[samples] tokens of each."""
         names = table.lengths if self.modalities is None else self.modalities
         return table.tokens(name for name in names if name in table.lengths)
-
-    def named(self, values: npt.NDArray[Any]) -> dict[str, Any]:
-        """Values by name of source, without zeros.
-
-        Args:
-            values: [sources]
-        """
-        return {name: value for name, value in zip(self.sources, values.tolist()) if value}

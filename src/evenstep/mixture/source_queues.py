@@ -36,25 +36,6 @@ _FITS_INT16 = 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Admission:
-    """Which samples a step may draw."""
-
-    tokens: Callable[[SampleTable], Int64Array]
-    """[samples] tokens of each."""
-    limit: int | None = None
-    """Tokens of the longest sample; None means no limit."""
-    max_waiting: int = 0
-    """Samples of one source that may wait, those from earlier steps included."""
-
-    def admits(self, tokens: Int64Array) -> BoolArray:
-        """[samples] whether each is short enough."""
-        if self.limit is None:
-            return np.ones(len(tokens), np.bool_)
-        admitted: BoolArray = tokens <= self.limit
-        return admitted
-
-
-@dataclass(frozen=True, kw_only=True)
 class Taken:
     """The samples drawn from the queues, and the sources after that."""
 
@@ -77,7 +58,9 @@ class SourceQueues:
         active: BoolArray,
         cursors: Int64Array,
         waiting: SampleTable,
-        admission: Admission,
+        tokens: Callable[[SampleTable], Int64Array],
+        limit: int | None = None,
+        max_waiting: int = 0,
         remaining: Int64Array,
         endless: bool,
     ) -> None:
@@ -87,14 +70,17 @@ class SourceQueues:
             active: sources that may be drawn; nothing is asked of the others.
             cursors: position of the first sample that was never looked at.
             waiting: samples that were too long so far, by source and position.
-            admission: which samples this step may draw.
+            tokens: gives the [samples] tokens of each.
+            limit: tokens of the longest sample that this step may draw; None means no limit.
+            max_waiting: samples of one source that may wait, those from earlier steps included.
             remaining: samples from the cursor to the end, or `UNKNOWN`.
             endless: whether sources begin again after their end.
         """
         self.active = active
         self._provider, self._names = provider, waiting.sources
         self._cursors, self._waiting, self._remaining = cursors, waiting, remaining
-        self._admission, self._endless = admission, endless
+        self._tokens, self._endless = tokens, endless
+        self._limit, self._max_waiting = limit, max_waiting
         # The end of a source of unknown size shows only when one sample more is asked for.
         self._spare = ((remaining == UNKNOWN) & (not endless)).astype(np.int64)
         self._tables = [waiting] if len(waiting) else []
@@ -167,7 +153,7 @@ class SourceQueues:
         last = samples.position[counts.cumsum()[drawn] - 1]
         cursors[drawn] = np.maximum(cursors[drawn], last + 1)  # the last one may have waited
         waiting, bad = self._waiting, queues.table[:0]
-        if len(waiting) or self._admission.limit is not None or self._any_bad:
+        if len(waiting) or self._limit is not None or self._any_bad:
             done = self.exhausted_after(counts)  # and bad ones at the end are done with, too
             cursors[done] = (self._cursors + self._seen)[done]
             left = queues.table.position < cursors[queues.table.source]  # passed over ...
@@ -184,7 +170,7 @@ class SourceQueues:
             sources: [n] their numbers, ascending.
             counts: [n] samples that the queue of each lacks.
         """
-        limit = self._admission.limit
+        limit = self._limit
         if limit is not None:
             counts = counts + counts // 2 + 8  # some will be too long
         counts = np.minimum(counts, (self._remaining - self._seen)[sources])
@@ -192,7 +178,17 @@ class SourceQueues:
         table = look_ahead(self._provider, sources, begins, counts)
         given = table.counts()  # [sources]
         got = given[sources]  # [n]
-        self._check_given(table, sources, begins, counts, got)
+        asked: tuple[Int64Array, Int64Array] | None = None
+        if len(table) == got.sum() and (got <= counts).all():
+            within = np.arange(len(table)) - (got.cumsum() - got).repeat(got)  # 0, 1, ... by source
+            asked = sources.repeat(got), begins.repeat(got) + within
+        if asked is None or not np.array_equal((table.source, table.position), asked):
+            names = [self._names[source] for source in sources.tolist()]
+            raise InvariantError(
+                f"asked for {counts.tolist()} samples of sources {names} from positions "
+                f"{begins.tolist()}, and got others, or not one source after the other: of sources "
+                f"{table.source[:5].tolist()}..., positions {table.position[:5].tolist()}..."
+            )
         ended = got < counts
         if self._endless and ended.any():
             first = int(ended.argmax())
@@ -208,13 +204,13 @@ class SourceQueues:
         self._sorted = None
         self._too_long += given
         self._enqueue(table)
-        over = self._too_long[sources] > self._admission.max_waiting
+        over = self._too_long[sources] > self._max_waiting
         if limit is not None and over.any():
             source = sources[int(over.argmax())]
             raise SampleError(
                 f"{self._too_long[source]:,} samples of source {self._names[source]!r} are longer "
                 f"than the {limit:,} tokens that the curriculum admits, over max_waiting="
-                f"{self._admission.max_waiting:,}; begin with a higher limit, exclude long samples "
+                f"{self._max_waiting:,}; begin with a higher limit, exclude long samples "
                 "from the source, or raise max_waiting"
             )
 
@@ -225,42 +221,11 @@ class SourceQueues:
             self._any_bad = True
             counts = np.bincount(table.source[~bad], minlength=len(self._queued))
             self._too_long -= table.counts() - counts
-        if self._admission.limit is not None:
-            admitted = self._admission.admits(self._admission.tokens(table)) & ~bad
+        if self._limit is not None:
+            admitted = (self._tokens(table) <= self._limit) & ~bad
             counts = np.bincount(table.source[admitted], minlength=len(self._queued))
         self._queued += counts
         self._too_long -= counts
-
-    def _check_given(
-        self,
-        table: SampleTable,
-        sources: Int64Array,
-        begins: Int64Array,
-        counts: Int64Array,
-        got: Int64Array,
-    ) -> None:
-        """Raises `InvariantError` if a provider gave other samples than it was asked for."""
-        right = len(table) == got.sum() and bool((got <= counts).all())
-        if right:
-            within = np.arange(len(table)) - (got.cumsum() - got).repeat(got)  # 0, 1, ... by source
-            right = np.array_equal(table.source, sources.repeat(got)) and np.array_equal(
-                table.position, begins.repeat(got) + within
-            )
-        if right:
-            return
-        for source, begin, count in zip(sources.tolist(), begins.tolist(), counts.tolist()):
-            positions = table.position[table.source == source]
-            end = begin + len(positions)
-            if len(positions) > count or not np.array_equal(positions, np.arange(begin, end)):
-                raise InvariantError(
-                    f"asked for {count} samples of source {self._names[source]!r} from position "
-                    f"{begin}, and got {len(positions)}, of positions {positions[:1]} to "
-                    f"{positions[-1:]}"
-                )
-        raise InvariantError(
-            f"asked for samples of sources {sources.tolist()}, and got some of others, or not one "
-            "source after the other"
-        )
 
     def _in_order(self) -> _Sorted:
         if self._sorted is None:
@@ -270,9 +235,10 @@ class SourceQueues:
                 table = SampleTable.concatenate(tables)
                 table = table[by_source(table.source, len(self._names))]
             self._tables = [table]
-            tokens = self._admission.tokens(table)
+            tokens = self._tokens(table)
             bad = table.bad
-            admitted = np.flatnonzero(self._admission.admits(tokens) & ~bad)
+            short = ~bad if self._limit is None else (tokens <= self._limit) & ~bad
+            admitted = np.flatnonzero(short)
             begins = self._queued.cumsum() - self._queued
             self._sorted = _Sorted(table, tokens, bad, admitted, begins)
         return self._sorted

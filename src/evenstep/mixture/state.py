@@ -17,7 +17,6 @@ import numpy.typing as npt
 from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import MismatchError
 from evenstep.mixture.sample_table import SampleTable
-from evenstep.mixture.source_queues import Taken
 from evenstep.plan.saved_state import headed, reading
 from evenstep.plan.value_checks import COUNT, increasing, require
 
@@ -45,7 +44,7 @@ _SCHEMA = {
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureState:
-    """Never changes: `after` returns the next one. Arrays are [sources]."""
+    """Never changes: each step makes the next one. Arrays are [sources]."""
 
     step: int
     """The next one."""
@@ -91,32 +90,6 @@ class MixtureState:
     def with_signals(self, signals: Mapping[str, Any]) -> MixtureState:
         return replace(self, signals=dict(signals))
 
-    def after(
-        self,
-        *,
-        weights: Mapping[str, float],
-        taken: Taken,
-        exhausted: BoolArray,
-        counts: Int64Array,
-        tokens: Int64Array,
-        deficit: Float64Array,
-        ended: bool,
-    ) -> MixtureState:
-        """The state after one more step."""
-        return replace(
-            self,
-            step=self.step + 1,
-            cursors=taken.cursors,
-            counts=self.counts + counts,
-            tokens=self.tokens + tokens,
-            deficit=deficit,
-            exhausted=exhausted,
-            waiting=taken.waiting,
-            bad=self.bad + taken.bad.counts(),
-            weights=dict(weights),
-            ended=ended,
-        )
-
     def to_dict(self, sources: Sequence[str], *, seed: int, by: str) -> dict[str, Any]:
         columns = {
             "cursor": self.cursors.tolist(),
@@ -149,54 +122,48 @@ class MixtureState:
             MismatchError: the state is of another mixture, or damaged.
         """
         with reading(given, "mixture", _SCHEMA):
-            return cls._checked(given, sources, seed=seed, by=by)
-
-    @classmethod
-    def _checked(
-        cls, given: Mapping[str, Any], sources: Sequence[str], *, seed: int, by: str
-    ) -> MixtureState:
-        for name, value in (("seed", seed), ("by", by)):
-            if given.get(name) != value:
+            for name, value in (("seed", seed), ("by", by)):
+                if given.get(name) != value:
+                    raise MismatchError(
+                        f"the state was saved with {name}={given.get(name)!r}, and this mixture "
+                        f"has {value!r}; load it into a mixture with the same {name}"
+                    )
+            saved = given["sources"]
+            missing = [name for name in saved if name not in sources]
+            if missing:
                 raise MismatchError(
-                    f"the state was saved with {name}={given.get(name)!r}, and this mixture has "
-                    f"{value!r}; load it into a mixture with the same {name}"
+                    f"the state has source {missing[0]!r}, which this mixture lacks; keep the "
+                    "source, with weight 0 if nothing more is to be drawn from it"
                 )
-        saved = given["sources"]
-        missing = [name for name in saved if name not in sources]
-        if missing:
-            raise MismatchError(
-                f"the state has source {missing[0]!r}, which this mixture lacks; keep the source, "
-                "with weight 0 if nothing more is to be drawn from it"
+            fresh = cls.fresh(sources)
+            numbers = dict.fromkeys(("cursor", "samples", "tokens", "bad"), 0)
+            new = {**numbers, "deficit": 0.0, "exhausted": False, "waiting": {}}
+            rows = [saved.get(name, new) for name in sources]
+            for row in rows:
+                positions = row["waiting"].get("position", [])
+                require(increasing(positions, row["cursor"]), "waiting.position", positions)
+                drawn = row["cursor"] - len(positions) - row["bad"]
+                require(row["samples"] == drawn, "samples", row["samples"])
+                require(abs(row["deficit"]) < _MOST_OWED, "deficit", row["deficit"])
+
+            def column(name: str, dtype: Any) -> npt.NDArray[Any]:
+                return np.array([row[name] for row in rows], dtype)
+
+            return replace(
+                fresh,
+                step=int(given["step"]),
+                cursors=column("cursor", np.int64),
+                counts=column("samples", np.int64),
+                tokens=column("tokens", np.int64),
+                deficit=column("deficit", np.float64),
+                exhausted=column("exhausted", np.bool_),
+                waiting=_table([row["waiting"] for row in rows], sources),
+                bad=column("bad", np.int64),
+                weights=given["weights"],
+                signals=copy.deepcopy(dict(given["signals"])),
+                # New sources have samples to draw.
+                ended=bool(given["ended"]) and len(saved) == len(sources),
             )
-        fresh = cls.fresh(sources)
-        numbers = dict.fromkeys(("cursor", "samples", "tokens", "bad"), 0)
-        new = {**numbers, "deficit": 0.0, "exhausted": False, "waiting": {}}
-        rows = [saved.get(name, new) for name in sources]
-        for row in rows:
-            positions = row["waiting"].get("position", [])
-            require(increasing(positions, row["cursor"]), "waiting.position", positions)
-            drawn = row["cursor"] - len(positions) - row["bad"]
-            require(row["samples"] == drawn, "samples", row["samples"])
-            require(abs(row["deficit"]) < _MOST_OWED, "deficit", row["deficit"])
-
-        def column(name: str, dtype: Any) -> npt.NDArray[Any]:
-            return np.array([row[name] for row in rows], dtype)
-
-        return replace(
-            fresh,
-            step=int(given["step"]),
-            cursors=column("cursor", np.int64),
-            counts=column("samples", np.int64),
-            tokens=column("tokens", np.int64),
-            deficit=column("deficit", np.float64),
-            exhausted=column("exhausted", np.bool_),
-            waiting=_table([row["waiting"] for row in rows], sources),
-            bad=column("bad", np.int64),
-            weights=given["weights"],
-            signals=copy.deepcopy(dict(given["signals"])),
-            # New sources have samples to draw.
-            ended=bool(given["ended"]) and len(saved) == len(sources),
-        )
 
 
 def _rows(waiting: SampleTable) -> list[dict[str, Any]]:

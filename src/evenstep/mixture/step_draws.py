@@ -58,34 +58,13 @@ class DrawRecord:
     runs (first, last + 1)."""
 
 
-@dataclass(kw_only=True)
 class StepDrawer:
-    """All that decides the draws of a step."""
+    """The draws of the next step of a mixture."""
 
-    seed: int
-    step: int
-    weights: Float64Array
-    """[sources] with a sum of 1; 0 for a source that is not active."""
-    shares: Float64Array
-    """[sources] of the pattern, in any unit."""
-    queues: SourceQueues
-    samples: int | None
-    """Draws of the step; None if `tokens` limits it."""
-    tokens: int | None
-    guess: int
-    """Draws that `tokens` is expected to allow."""
-    rule: str
-    """The stop rule."""
-    first_pass: Int64Array | None
-    """[sources] samples left of the first pass, 0 for a source that has ended it or is not active.
-    The mixture ends when all have ended it; None under other stop rules."""
-
-    @classmethod
-    def of(
-        cls, options: Options, state: MixtureState, weights: Float64Array, queues: SourceQueues
-    ) -> StepDrawer:
-        """The next step of a mixture.
-
+    def __init__(
+        self, options: Options, state: MixtureState, weights: Float64Array, queues: SourceQueues
+    ) -> None:
+        """
         Args:
             weights: [sources] with a sum of 1; 0 for a source that is not active.
         """
@@ -93,37 +72,32 @@ class StepDrawer:
         if options.tokens_per_step is not None and state.counts.any():
             mean = max(int(state.tokens.sum()) / int(state.counts.sum()), 1.0)
             guess = max(options.tokens_per_step / mean, 1.0)
-        first_pass = None
+        self._options, self._step = options, state.step
+        self._weights, self._queues = weights, queues
+        self._samples, self._tokens = options.samples_per_step, options.tokens_per_step
+        self._shares = _shares(options, state, weights, queues, guess)
+        self._guess = int(guess * 17 / 16) + 8  # so that one look is mostly enough
+        self._first_pass: Int64Array | None = None
+        """[sources] samples left of the first pass, 0 for a source that has ended it or is not
+        active. The mixture ends when all have ended it; None under other stop rules."""
         if options.stop == ALL_REPEATED:
-            first_pass = np.where(weights > 0, options.left_of_pass(state.cursors), 0)
-        return cls(
-            seed=options.seed,
-            step=state.step,
-            weights=weights,
-            shares=_shares(options, state, weights, queues, guess),
-            queues=queues,
-            samples=options.samples_per_step,
-            tokens=options.tokens_per_step,
-            guess=int(guess * 17 / 16) + 8,  # so that one look is mostly enough
-            rule=options.stop,
-            first_pass=first_pass,
-        )
+            self._first_pass = np.where(weights > 0, options.left_of_pass(state.cursors), 0)
 
     def run(self) -> StepDraws:
         """
         Raises:
             SampleError: a sample exceeds the budget of a step by itself, or samples have no tokens.
         """
-        phases = [(0, self.shares.copy())]
-        draws = self.samples if self.samples is not None else self.guess
+        phases = [(0, self._shares.copy())]
+        draws = self._samples if self._samples is not None else self._guess
         empty: list[int] = []  # sources without a sample left, in this step
         while True:
-            drawn = sequence(self.seed, self.step, draws, phases, samples=self.samples)
+            drawn = sequence(self._options.seed, self._step, draws, phases, samples=self._samples)
             length, source = self._available(drawn)
             cut = self._over_budget(drawn[:length])
             if cut is not None:
                 length = cut
-            elif source is None and self.samples is None:
+            elif source is None and self._samples is None:
                 draws = self._more(draws)
                 continue
             elif source is not None and not self._ends_at(source):
@@ -134,12 +108,14 @@ class StepDrawer:
                         phases.pop()
                     phases.append((length, shares))
                     continue
-            return self._cut_at_end(drawn[:length], empty)
+            drawn = drawn[:length]
+            end = self._end(drawn)
+            return StepDraws(sources=drawn[:end], lacking=empty, ended=end is not None)
 
     def _available(self, drawn: Int64Array) -> tuple[int, int | None]:
         """How many draws find a sample, and the source that the next one lacks; None if all do."""
         counts = self._counts(drawn)
-        available = self.queues.look_ahead(counts)
+        available = self._queues.look_ahead(counts)
         lacks = [
             (int(np.flatnonzero(drawn == source)[available[source]]), source)
             for source in np.flatnonzero(available < counts).tolist()
@@ -148,19 +124,19 @@ class StepDrawer:
 
     def _over_budget(self, drawn: Int64Array) -> int | None:
         """The first draw that would exceed the budget of tokens; None if none does."""
-        if self.tokens is None:
+        if self._tokens is None:
             return None
         lengths = np.empty(len(drawn), np.int64)  # [draws] in the order of the pattern
-        order = by_source(drawn, len(self.weights))
-        lengths[order] = self.queues.lengths(self._counts(drawn))
-        cut = int(lengths.cumsum().searchsorted(self.tokens, side="right"))
+        order = by_source(drawn, len(self._weights))
+        lengths[order] = self._queues.lengths(self._counts(drawn))
+        cut = int(lengths.cumsum().searchsorted(self._tokens, side="right"))
         if cut == len(drawn):
             return None
         if cut == 0:
-            sample = self.queues.taken(self._counts(drawn[:1])).samples
+            sample = self._queues.taken(self._counts(drawn[:1])).samples
             raise SampleError(
                 f"sample {sample.identity(0)} has {lengths[0]:,} tokens, over "
-                f"tokens_per_step={self.tokens:,}; truncate or exclude long samples, or raise it"
+                f"tokens_per_step={self._tokens:,}; truncate or exclude long samples, or raise it"
             )
         return cut
 
@@ -168,44 +144,40 @@ class StepDrawer:
         """More draws, after these left room in the budget of tokens."""
         if draws > _MOST_DRAWS:
             raise SampleError(
-                f"{draws:,} samples hold fewer than tokens_per_step={self.tokens:,} tokens; name "
+                f"{draws:,} samples hold fewer than tokens_per_step={self._tokens:,} tokens; name "
                 "modalities= in which samples have lengths"
             )
         return draws + draws // 2 + 64
 
     def _ends_at(self, source: int) -> bool:
         """Whether the mixture ends where this source has no sample left."""
-        return self.rule == FIRST_EXHAUSTED and not self.queues.blocked[source]
+        return self._options.stop == FIRST_EXHAUSTED and not self._queues.blocked[source]
 
     def _shares_without(self, empty: list[int], shares: Float64Array) -> Float64Array | None:
         """[sources] shares of those that still have samples; None if none does."""
-        for given in (shares, self.weights):  # the latter for sources with no share in this step
+        for given in (shares, self._weights):  # the latter for sources with no share in this step
             rest: Float64Array = given.copy()
             rest[empty] = 0.0
             if rest.any():
                 return rest
         return None
 
-    def _cut_at_end(self, drawn: Int64Array, lacking: list[int]) -> StepDraws:
-        end = self._end(drawn)
-        return StepDraws(sources=drawn[:end], lacking=lacking, ended=end is not None)
-
     def _end(self, drawn: Int64Array) -> int | None:
         """How many draws there are until the mixture ends; None if it does not in this step."""
         counts = self._counts(drawn)
-        if self.first_pass is not None:
-            left = self.first_pass - self.queues.bad_within(self.first_pass)
+        if self._first_pass is not None:
+            left = self._first_pass - self._queues.bad_within(self._first_pass)
             if (counts < left).any():
                 return None
             return max((_end_of(drawn, s, left[s]) for s in np.flatnonzero(left)), default=0)
-        exhausted = self.queues.exhausted_after(counts)
-        if self.rule == FIRST_EXHAUSTED and exhausted.any():
+        exhausted = self._queues.exhausted_after(counts)
+        if self._options.stop == FIRST_EXHAUSTED and exhausted.any():
             return min(_end_of(drawn, s, counts[s]) for s in np.flatnonzero(exhausted))
-        return len(drawn) if (exhausted == self.queues.active).all() else None
+        return len(drawn) if (exhausted == self._queues.active).all() else None
 
     def _counts(self, drawn: Int64Array) -> Int64Array:
         """[sources] draws of each."""
-        return np.bincount(drawn, minlength=len(self.weights))
+        return np.bincount(drawn, minlength=len(self._weights))
 
 
 def _shares(

@@ -15,23 +15,8 @@ and for the rest of the job.
 
 from __future__ import annotations
 
-from evenstep.arrays import Int64Array
-
 READINGS = ("causal", "every")
 
 FIRST, UNSHIFTED, UNKNOWN = 1, 2, 4
 """Bits of what a sample's labels show: it has one more supervised token if every label is read; it
 proves that every label is read; it has no tokens to compare its labels with."""
-
-
-def read_labels(
-    supervised: Int64Array, shows: Int64Array, labels: str
-) -> tuple[Int64Array, Int64Array]:
-    """Supervised tokens as models read `labels`, and what the labels show once that is done.
-
-    Args:
-        supervised: [samples] read as "causal", where `shows` has `FIRST`.
-        shows: [samples] bits.
-    """
-    first = shows & FIRST
-    return supervised + first * (labels == "every"), shows - first

@@ -18,7 +18,7 @@ How to drive it::
         while protocol.wanted:                     # samples still needed before the next message
             protocol.receive(columns)              # or protocol.end_of_source()
         if protocol.lends is not None:             # for a rank that never received a sample
-            protocol.lend(bytes of sample number protocol.lends)
+            protocol.lending.lent = (bytes of sample number protocol.lends)
         for step in protocol.incoming(exchange(protocol.outgoing())):
             ...                                    # step.members: arrival numbers to collate
 
@@ -106,15 +106,18 @@ class RankProtocol:
         self._compared = options.compared(start)
         self._phase = _Phase.HELLO
         self._buffer = WindowBuffer(start, multiple=options.padded_to.samples)
-        self._size = WindowSize(policy, options.buffer_size, start)
+        self.size = WindowSize(policy, options.buffer_size, start)
+        """While it is fresh, nothing is known of the memory that windows take. Then `room` should
+        be set as soon as the first samples are there: a window that there is no memory for need not
+        be filled."""
         place: dict[str, Any] = {"rank": rank, "world_size": options.world_size, "start": start}
         self._windows: LookAhead | DealtWindows
         if entries is not None:
-            self._windows = DealtWindows(self._size, entries=entries, **place)
+            self._windows = DealtWindows(self.size, entries=entries, **place)
         else:
             known = share if policy.looks_ahead else None
-            self._windows = LookAhead(self._size, share=known, **place)
-        self._lending = Lending(rank=rank, has_sample=has_filler_sample)
+            self._windows = LookAhead(self.size, share=known, **place)
+        self.lending = Lending(rank=rank, has_sample=has_filler_sample)
         self._first_number = start.taken  # of those received here
         self._labels = start.labels
         self._heads: bodies.ProposalHeads | None = None
@@ -141,22 +144,6 @@ class RankProtocol:
         return self.received - self.emitted - self.dropped - self.undelivered
 
     @property
-    def window_size(self) -> int:
-        """Samples that windows may hold now."""
-        return self._size.most
-
-    def window_size_within(self, room: int) -> int:
-        """`window_size`, with memory for `room` samples in a window; 0 if unknown."""
-        return self._size.within(room)
-
-    @property
-    def has_no_window(self) -> bool:
-        """Whether no window was formed yet, so that nothing is known of the memory they take. Then
-        `room` should be set as soon as the first samples are there: a window that there is no
-        memory for need not be filled."""
-        return self._size.fresh
-
-    @property
     def asks_room(self) -> bool:
         """Whether `room` should be set before the next message. Not in a resumed round: what was
         agreed in it is known."""
@@ -174,14 +161,9 @@ class RankProtocol:
         return self._buffer.taken
 
     @property
-    def borrowed(self) -> bytes:
-        """A sample lent by another rank, if this rank never received one; else empty."""
-        return self._lending.borrowed
-
-    @property
     def wanted(self) -> int:
         """Samples still needed before `outgoing` may be called; 0 when it may."""
-        if self._phase is not _Phase.FILLING or self._size.too_large(self.room):
+        if self._phase is not _Phase.FILLING or self.size.too_large(self.room):
             return 0
         return self._windows.missing(self._buffer, self.rounds)
 
@@ -202,11 +184,12 @@ class RankProtocol:
 
     @property
     def lends(self) -> int | None:
-        """Arrival number of the sample to `lend` before the next message; None if none is due."""
+        """Arrival number of the sample whose bytes are to be `lending.lent` before the next
+        message, for ranks that have none to run fillers with; None if none is due."""
         if self._phase is not _Phase.SETTLING:
             return None
         assert self._round is not None
-        return self._lending.due(self._round.start)
+        return self.lending.due(self._round.start)
 
     @property
     def contradicting(self) -> int | None:
@@ -262,10 +245,6 @@ class RankProtocol:
         assert isinstance(self._windows, DealtWindows)
         self._windows.end_of_stream(entries)
 
-    def lend(self, sample: bytes) -> None:
-        """Takes the sample that `lends` asked for, for ranks that have none to run fillers with."""
-        self._lending.lent = sample
-
     def window_numbers(self) -> Int64Array:
         """Arrival numbers of the next window, as far as they have come: never of what else has
         arrived, as that depends on timing."""
@@ -285,7 +264,7 @@ class RankProtocol:
         else:
             assert self._round is not None
             receipt = self._round.receipt.encode()
-            body = bodies.encode_receipt(self._samples_left(), receipt, self._lending.lent)
+            body = bodies.encode_receipt(self._samples_left(), receipt, self.lending.lent)
         return wire.encode(self._phase.value, body, rank=self.rank, round=self.rounds)
 
     def incoming(self, messages: Sequence[bytes] | Exchanged) -> list[PlannedStep]:
@@ -335,16 +314,16 @@ class RankProtocol:
         """Begins a round: this rank's window, and what it proposes to do with it."""
         # If the window will be formed again, it does not matter what this one holds. But it must
         # not depend on what else has come.
-        most = 1 if self._size.too_large(self.room) else None
+        most = 1 if self.size.too_large(self.room) else None
         start = self._windows.look(self._buffer, round=self.rounds, step=self.steps, most=most)
         # By its window, not by what has arrived: messages do not depend on timing.
-        self._lending.has_sample |= bool((start.numbers >= self._first_number).any())
+        self.lending.has_sample |= bool((start.numbers >= self._first_number).any())
         policy, start = self.agreed.begin(start, self.options.padded_to.samples)
-        self._size.suit(policy)
+        self.size.suit(policy)
         self._round = RankRound(self.options, policy, start)
         head, message = self._round.propose(
             exhausted=self._windows.exhausted(start),
-            has_filler_sample=self._lending.has_sample,
+            has_filler_sample=self.lending.has_sample,
             room=self.room,
             **self.agreed.told,
             accumulate=self.agreed.updates.accumulate,
@@ -362,12 +341,12 @@ class RankProtocol:
             return
         self._phase = _Phase.SETTLING
         self._heads = heads
-        again = self._size.learn(heads)
+        again = self.size.learn(heads)
         assert self._round is not None
         # What was agreed in this round holds if a job resumes it.
-        start = replace(self._round.start, window_limit=self._size.limit)
+        start = replace(self._round.start, window_limit=self.size.limit)
         self._round.start = self.agreed.settle(start, heads)
-        self._lending.begin(heads)
+        self.lending.begin(heads)
         if again:
             self._buffer.forget_window()
             self._windows.begin_again()
@@ -399,7 +378,7 @@ class RankProtocol:
         self.agreed.end(self._round.start, self._heads, totals)
         self._phase = _Phase.FILLING
         self._windows.end_round(self._heads, totals, receipts.left)
-        self._lending.end(receipts.lent)
+        self.lending.end(receipts.lent)
         if self.options.exhausted == "stop" and len(totals) and not totals.samples.all():
             # Some rank has no samples for these steps, so no rank may make them.
             self.emitted -= len(self._round.groups.members)

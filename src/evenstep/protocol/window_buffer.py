@@ -9,6 +9,7 @@ samples numbered from `RoundStart.taken` on are new, and a checkpoint need not s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from evenstep.arrays import Int64Array, rounded_up
 from evenstep.cost.vision_language import UNMEASURED, Ratios
 from evenstep.errors import InvariantError
 from evenstep.plan.fit import ONE_STEP, Fit, Updates
-from evenstep.plan.label_reading import FIRST, read_labels
+from evenstep.plan.label_reading import FIRST
 
 COLUMNS = ("length", "supervised", "patches", "images", "patch_pairs", "shows", "source")
 """What a window holds of each sample: tokens, supervised tokens, vision patches, images (and videos
@@ -31,10 +32,12 @@ the first has it. See `evenstep.plan.too_long`."""
 def read_columns(columns: Int64Array, labels: str | None) -> Int64Array:
     """[7, samples] `COLUMNS`, with first labels counted as models read them: see
     `evenstep.plan.label_reading`. Unchanged while that is unknown, and if it has been done."""
-    if labels is None or not (columns[5] & FIRST).any():
+    first = columns[5] & FIRST
+    if labels is None or not first.any():
         return columns
     columns = columns.copy()
-    columns[1], columns[5] = read_labels(columns[1], columns[5], labels)
+    columns[1] += first * (labels == "every")
+    columns[5] -= first
     return columns
 
 
@@ -102,41 +105,24 @@ class RoundStart:
             fit = Fit(max(fit.tokens // 2, 1), fit.longest)
         return RoundStart.empty(
             labels=self.labels,
-            ratios=self.ratios[1],
-            fit=fit,
+            ratios=(self.ratios[1], self.ratios[1]),
+            fits=None if fit is None else (fit, fit),
             updates=self.updates,
             filled=self.filled,
         )
 
     @classmethod
-    def empty(
-        cls,
-        round: int = 0,
-        step: int = 0,
-        *,
-        labels: str | None = None,
-        ratios: Ratios = UNMEASURED,
-        fit: Fit | None = None,
-        updates: Updates = ONE_STEP,
-        filled: tuple[int, int] = (0, 0),
-    ) -> RoundStart:
-        """A round that begins with an empty window and arrival number 0."""
+    def empty(cls, round: int = 0, step: int = 0, **known: Any) -> RoundStart:
+        """A round that begins with an empty window and arrival number 0.
+
+        Args:
+            known: other fields.
+        """
         none = np.empty(0, np.int64)
         # A row of columns is contiguous: planners sort along it.
         columns = np.empty((len(COLUMNS), 0), np.int64)
-        return cls(
-            round=round,
-            step=step,
-            taken=0,
-            numbers=none,
-            columns=columns,
-            ages=none,
-            labels=labels,
-            ratios=(ratios, ratios),
-            fits=None if fit is None else (fit, fit),
-            updates=updates,
-            filled=filled,
-        )
+        window: dict[str, Any] = {"numbers": none, "columns": columns, "ages": none}
+        return cls(round=round, step=step, taken=0, **window, **known)
 
 
 class WindowBuffer:

@@ -19,7 +19,7 @@ What is checked
 from __future__ import annotations
 
 import pickle
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,10 +70,6 @@ class _Local:
 class Explored:
     states: int
     transitions: int
-    rank_states: Counter[tuple[Any, ...]]
-    """What is seen of each state of a rank."""
-    ends: set[tuple[Any, ...]]
-    """What is seen of all ranks where nothing more can happen."""
 
 
 class Explorer:
@@ -86,17 +82,11 @@ class Explorer:
         notes: Notes,
         *,
         faults: Sequence[str] = FAULTS,
-        reduced: bool = True,
     ) -> None:
-        """
-        Args:
-            reduced: leave out interleavings that can differ in nothing; see `_movable`.
-        """
         self._job = job
         self._starts = starts
         self._notes = notes.begin(job, starts)
         self._faults = faults
-        self._reduced = reduced
         self._locals: list[_Local] = []
         self._numbers: dict[tuple[bytes, int], int] = {}
         self._moves: dict[tuple[bytes, Any], Seen] = {}
@@ -108,7 +98,7 @@ class Explorer:
         Raises:
             Found: an invariant does not hold.
         """
-        transitions, ends = 0, set()
+        transitions = 0
         try:
             first = tuple(
                 self._number(Rank(self._job, start).seen(self._faults), start.progress.step)
@@ -128,17 +118,14 @@ class Explorer:
                         todo.append(following)
                 if not moved:
                     self._doing = state, "and nothing more can happen"
-                    seen = [self._locals[number].seen for number in state]
-                    self._check_end(seen)
-                    ends.add(tuple(one.visible for one in seen))
+                    self._check_end([self._locals[number].seen for number in state])
         except Exception as error:  # an invariant, or whatever the code raises
             raise Found(self._job.name, explained(error), self._trace()) from error
-        visible = Counter((*local.seen.visible, local.trained) for local in self._locals)
-        return Explored(len(self._parents), transitions, visible, ends)
+        return Explored(len(self._parents), transitions)
 
     def _successors(self, state: State) -> Iterator[tuple[int, str, int]]:
         """Rank, action and its new state, for all that may happen next."""
-        for rank in self._movable(state) if self._reduced else range(len(state)):
+        for rank in self._movable(state):
             local = self._locals[state[rank]]
             for action in local.actions:
                 self._doing = state, f"rank {rank} {action[0]} {action[1] or ''}"

@@ -225,7 +225,7 @@ class Rank:
             raise Violation(f"goes on, though ranks {lost} are gone")
         self._delivered = []
         self.heard += 1
-        self.has_sample |= len(self.protocol.borrowed) > 0
+        self.has_sample |= len(self.protocol.lending.borrowed) > 0
         for step in steps:
             self._release(step, notes)
         if steps and self.job.longest_wait is not None:

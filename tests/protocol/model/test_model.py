@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import pytest
 from model_check import Tally, check
-from model_events import FAULTS
-from model_explorer import Explorer, Found
+from model_explorer import Found
 from model_job import Job
 from model_mutations import BEFALLS, MUTATIONS
-from model_notes import Notes
 from model_worlds import FIRST_WINDOW, LARGE, SMALL
 
 import evenstep.protocol.window_size as window_size
@@ -68,18 +66,6 @@ def test_a_fault_in_the_protocol_is_found(job: Job, mutation: Mutation) -> None:
         check(job, faults=BEFALLS.get(mutation.name, ()), later_faults=())
     said = found.value
     print(f"{mutation.name}: {str(said.violation)[:120]} (after {len(said.trace)} events)")
-
-
-@pytest.mark.parametrize("name", ["even, dealt, most samples bad"])
-def test_what_is_left_out_differs_in_nothing(name: str) -> None:
-    job = SMALL[name]
-    reduced, whole = (
-        Explorer(job, job.starts(), Notes(), faults=FAULTS, reduced=reduced).run()
-        for reduced in (True, False)
-    )
-    assert reduced.states < whole.states
-    assert reduced.rank_states == whole.rank_states
-    assert reduced.ends == whole.ends
 
 
 @pytest.mark.soak

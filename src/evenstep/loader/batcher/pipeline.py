@@ -75,8 +75,8 @@ class EpochRun:
         self._ports = ports
         self._protocol = make_protocol(spec, epoch)
         # The first samples one by one, until it is known for how many there is memory.
-        alone = self._protocol.has_no_window
-        self._store = SampleStore(1 if alone else 2 * self._protocol.window_size)
+        alone = self._protocol.size.fresh
+        self._store = SampleStore(1 if alone else 2 * self._protocol.size.most)
         self._checks = ChunkChecks(spec, epoch, FillerSample())
         filler_sample = self._checks.filler_sample.sample
         self._steps = StepMaker(spec, epoch, filler_sample, seeds=seeds)

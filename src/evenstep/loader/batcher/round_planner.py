@@ -147,14 +147,14 @@ class RoundPlanner:
         """Waits until the protocol has the samples that its next message needs."""
         protocol = self._protocol
         self._request_dealt()
-        if protocol.asks_room and protocol.has_no_window:
+        if protocol.asks_room and protocol.size.fresh:
             protocol.room = self._early_room()
         while protocol.wanted:
             self._receive()
-        if protocol.asks_room and not protocol.has_no_window:
+        if protocol.asks_room and not protocol.size.fresh:
             protocol.room = self._room()
         if (number := protocol.lends) is not None:
-            protocol.lend(self._sample_to_lend(number))
+            protocol.lending.lent = self._sample_to_lend(number)
 
     def _receive(self) -> None:
         ready = self._store.next_unplanned()
@@ -201,13 +201,13 @@ class RoundPlanner:
         steps = self._protocol.incoming(messages)
         if (paces := self._protocol.paces) is not None and paces[:, 1].any():
             self._ports.paces = paces
-        self._checks.filler_sample.borrow(self._protocol.borrowed)
+        self._checks.filler_sample.borrow(self._protocol.lending.borrowed)
         whole = self._begin_round(steps) if steps else []
         if self.finished:
             whole += self._updates.end()
         self._handed += len(whole)
         # Windows may have grown; and steps held back until more is planned hold their samples.
-        self._store.make_room(2 * self._protocol.window_size + self._updates.samples_held)
+        self._store.make_room(2 * self._protocol.size.most + self._updates.samples_held)
         return whole
 
     @property
@@ -235,7 +235,7 @@ class RoundPlanner:
             else:
                 break
         room = _samples_within(self._window_bytes, sizes)
-        self._store.make_room(2 * protocol.window_size_within(room))
+        self._store.make_room(2 * protocol.size.within(room))
         return room
 
     def _room(self) -> int:
