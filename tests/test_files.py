@@ -18,46 +18,7 @@ import evenstep
 import evenstep.service as es
 from documents import Documents
 from evenstep.errors import ConfigurationError
-from evenstep.files import MeasuredFile, replacing, write_whole
-
-SCALES = MeasuredFile(
-    format="evenstep scales", name="table of scales", version=3, again="weigh again", by_hand="Ask."
-)
-
-
-def test_what_is_written_is_read_again_and_what_cannot_be_leaves_the_old_file(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "new" / "scales.json"
-    SCALES.write(path, {"grams": [1.5, 2e-9], "name": "µ"})
-    with pytest.raises(ValueError):
-        SCALES.write(path, {"grams": float("nan")})
-    content = SCALES.read(path)
-    assert (content["grams"], content["name"]) == ([1.5, 2e-9], "µ")
-    assert json.loads(path.read_text()) == SCALES.content({"grams": [1.5, 2e-9], "name": "µ"})
-    assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"grams": 2}, r"damaged: it is not what was written; weigh again\. Ask\."),
-        ({"version": 2}, "version 2, and this evenstep reads version 3; weigh again"),
-        ({"format": "scales"}, "is not an evenstep table of scales; weigh again"),
-        ("{", r"scales\.json is damaged: it is not JSON"),
-        (None, r"cannot read .*scales\.json"),
-    ],
-)
-def test_what_was_changed_or_is_not_there_is_refused(
-    tmp_path: Path, change: Any, message: str
-) -> None:
-    path = tmp_path / "scales.json"
-    if isinstance(change, str):
-        path.write_text(change)
-    elif change:
-        path.write_text(json.dumps({**SCALES.content({"grams": 1}), **change}))
-    with pytest.raises(ConfigurationError, match=message):
-        SCALES.read(path)
+from evenstep.files import replacing, write_whole
 
 
 def test_what_was_written_replaces_the_file_but_no_pipe(tmp_path: Path) -> None:

@@ -57,13 +57,13 @@ def read(adapter: Any, given: dict[str, Any]) -> None:
     loader = getattr(adapter, work.workload)(work)
     state = Path(given.get("state", ""))
     if given.get("restore"):
-        adapter.restore(loader, pickle.loads(state.read_bytes()))
+        getattr(loader, adapter.STATE[1])(pickle.loads(state.read_bytes()))
     seen, stop, most = Seen(), given.get("stop"), work.samples // work.ranks
     for batch in loader:
         seen.add(batch, most)
         if stop and len(seen.ids) >= given["at"] * most:
             if stop == "save":
-                state.write_bytes(pickle.dumps(adapter.state(loader)))
+                state.write_bytes(pickle.dumps(getattr(loader, adapter.STATE[0])()))
                 break
             print("ready", flush=True)
             sys.stdin.readline()

@@ -30,7 +30,7 @@ def left_out(name: str, workload: str, ranks: int, kind: str) -> bool:
     if ranks > PEERS[name].most_ranks:
         return True
     text = Path(f"benchmarks/peers/adapters/{PEERS[name].adapter}.py").read_text()
-    return f"\ndef {workload}(" not in text or (kind == "resume" and "\ndef state(" not in text)
+    return f"\ndef {workload}(" not in text or (kind == "resume" and "\nSTATE = " not in text)
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,13 @@
-"""Files that are written whole or not at all, files of lines, and files of measurements with a
-digest.
-
-A `MeasuredFile` names its format and version, and ends with a digest of its content. A damaged or
-edited file would silently unbalance a training run, so it is refused.
-"""
+"""Files that are written whole or not at all, and files of lines."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -132,56 +125,3 @@ def cannot(
 ) -> ConfigurationError:
     """The error to raise when a file cannot be read or written."""
     return ConfigurationError(f"cannot {verb} {path}: {error.strerror or error}; {remedy}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredFile:
-    """A kind of file with measurements."""
-
-    format: str
-    name: str
-    """Its name in messages, such as "calibration"."""
-    version: int
-    again: str
-    """How to get a new file, for messages."""
-    by_hand: str
-    """What to do instead of editing the file, for messages."""
-
-    def content(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The JSON object of the file."""
-        content = {"format": self.format, "version": self.version, **values}
-        return {**content, "digest": _digest(content)}
-
-    def write(self, path: str | os.PathLike[str], values: Mapping[str, Any]) -> None:
-        """Writes the file, whole or not at all."""
-        text = json.dumps(self.content(values), indent=2, allow_nan=False)
-        write_whole(path, text + "\n")
-
-    def read(self, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """The values that were written, with the format and version.
-
-        Raises:
-            ConfigurationError: there is no such file, another program or version wrote it, or it
-                has changed since.
-        """
-        again = self.again
-        content = read_json(path, again=again)
-        if not isinstance(content, dict) or content.get("format") != self.format:
-            raise ConfigurationError(f"{path} is not an evenstep {self.name}; {again}")
-        if content.get("version") != self.version:
-            raise ConfigurationError(
-                f"{path} is of version {content.get('version')!r}, and this evenstep reads version "
-                f"{self.version}; {again}"
-            )
-        digest = content.pop("digest", None)
-        if digest != _digest(content):
-            raise ConfigurationError(
-                f"{path} is damaged: it is not what was written; {again}. {self.by_hand}"
-            )
-        return content
-
-
-def _digest(content: dict[str, Any]) -> str:
-    """SHA-256 of the JSON text, which is the same before writing and after reading."""
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -99,15 +99,13 @@ class PaddedGPT(nn.Module):
         self,
         input_ids: torch.Tensor,
         labels: torch.Tensor,
-        reduction: str = "mean",
         attention_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Cross entropy of each token given those before it.
+        """Mean cross entropy of each token given those before it.
 
         Args:
             input_ids: [rows, length] int64, padded on the right.
             labels: [rows, length] int64, a copy of the tokens with -100 where padded; shifted here.
-            reduction: "mean" over the predicted tokens, or their "sum".
             attention_mask: not needed, and taken so that a batch can be passed whole.
 
         Returns:
@@ -115,9 +113,7 @@ class PaddedGPT(nn.Module):
         """
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         logits = self.gpt(input_ids, positions, partial(dense_attention, causal=True))
-        loss: torch.Tensor = F.cross_entropy(
-            logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction=reduction
-        )
+        loss: torch.Tensor = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         return loss
 
 

@@ -7,41 +7,12 @@ from typing import Any
 
 import torch
 from ranks import Rank, run
+from tiny_model import TinyModel
 from torch import nn
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from documents import VOCABULARY, Documents
-
-Batch = dict[str, Any]
-WIDTH = 8
-
-
-class Model(nn.Module):
-    """A causal transformer of one layer in float64, which takes padded and packed batches, and
-    gives the mean loss over the supervised tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
-        self.mix = nn.Linear(WIDTH, 3 * WIDTH)
-        self.head = nn.Linear(WIDTH, VOCABULARY)
-        self.double()
-
-    def forward(self, batch: Batch) -> torch.Tensor:
-        tokens, labels = batch["input_ids"], batch["labels"]
-        document = batch.get("document_ids")
-        if document is None:
-            # Padding is a document of its own.
-            document = batch["attention_mask"]
-        together = (document[:, :, None] == document[:, None, :]).tril()
-        x = self.tokens(tokens)
-        query, key, value = self.mix(x).chunk(3, dim=-1)
-        x = x + scaled_dot_product_attention(query, key, value, attn_mask=together)
-        logits = self.head(torch.tanh(x))[:, :-1]
-        return cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+from documents import Documents
 
 
 def gradient(module: nn.Module) -> torch.Tensor:
@@ -81,28 +52,27 @@ def loader_of(rank: Rank, form: str, num_workers: int) -> evenstep.DataLoader:
 
 def truth_of(indices: list[int]) -> torch.Tensor:
     """Gradient of all samples as one padded batch in one process, made without a loader."""
-    model = Model()
-    model(evenstep.PadCollator()([DOCUMENTS[i] for i in indices])).backward()
+    model = TinyModel()
+    model(**evenstep.PadCollator()([DOCUMENTS[i] for i in indices])).loss.backward()
     return gradient(model)
 
 
 def backward(model: Any, batch: Any, step: evenstep.StepInfo) -> None:
     if not step.loss_scales:
-        (model(batch) * step.loss_scale).backward()
+        (model(**batch).loss * step.loss_scale).backward()
         return
-    pairs = list(zip(batch, step.loss_scales))
+    *pairs, (last, last_scale) = zip(batch, step.loss_scales)
     with model.no_sync():
-        for micro_batch, scale in pairs[:-1]:
-            (model(micro_batch) * scale).backward()
-    micro_batch, scale = pairs[-1]
-    (model(micro_batch) * scale).backward()
+        for micro_batch, scale in pairs:
+            (model(**micro_batch).loss * scale).backward()
+    (model(**last).loss * last_scale).backward()
 
 
 def train(rank: Rank) -> dict[str, list[Any]]:
     """By form: indices and gradient of each step."""
     steps: dict[str, list[Any]] = {}
     for form in POLICIES:
-        model = DistributedDataParallel(Model())
+        model = DistributedDataParallel(TinyModel())
         steps[form] = []
         for batch in loader_of(rank, form, int(form == "packed")):
             step = evenstep.pop_step(batch)

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from ranks import Rank, run
-from test_gradient import Model, gradient, relative_error
+from test_gradient import gradient, relative_error
+from tiny_model import TinyModel
 
 import evenstep
 from documents import Documents
@@ -35,9 +36,9 @@ def train(rank: Rank) -> dict[tuple[str, str], Any]:
                 accumulate=1000,  # the epoch is one update
                 memory=evenstep.Memory(buffer_size=16, longest=longest),
             )
-            model, seen, steps = Model(), [], []
+            model, seen, steps = TinyModel(), [], []
             for batch, step in loader.steps():
-                (model(batch) * step.loss_scale).nan_to_num().backward()
+                (model(**batch).loss * step.loss_scale).nan_to_num().backward()
                 seen += step.indices
                 steps.append((step.step, step.too_long, step.global_samples))
             found[name, choice] = gradient(model), seen, steps
@@ -54,8 +55,8 @@ def whole(choice: str) -> tuple[torch.Tensor, list[int]]:
         end = LIMIT if choice == "truncate" else None
         cut = {name: sample[name][:end] for name in ("input_ids", "labels")}
         samples.append({**cut, "identity": index})
-    model = Model()
-    model(evenstep.PadCollator(mask_first_label=True)(samples)).backward()
+    model = TinyModel()
+    model(**evenstep.PadCollator(mask_first_label=True)(samples)).loss.backward()
     return gradient(model), [sample["identity"] for sample in samples]
 
 

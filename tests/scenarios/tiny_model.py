@@ -32,7 +32,8 @@ class Block(nn.Module):
 
 
 class TinyModel(nn.Module):
-    """The same parameters each time, in float64. Takes padded batches and shifts labels by one."""
+    """The same parameters each time, in float64. Takes padded and packed batches, and shifts labels
+    by one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,12 +46,15 @@ class TinyModel(nn.Module):
     def forward(
         self,
         input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
         labels: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        document_ids: torch.Tensor | None = None,
         **others: object,
     ) -> Output:
         # Padding attends to padding, or its softmax would be over nothing.
-        together = attention_mask[:, :, None] == attention_mask[:, None, :]
+        document = attention_mask if document_ids is None else document_ids
+        assert document is not None
+        together = document[:, :, None] == document[:, None, :]
         x = self.tokens(input_ids)
         for block in self.blocks:
             x = block(x, together.tril())

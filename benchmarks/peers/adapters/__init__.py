@@ -3,7 +3,7 @@
     padded, images, mixture    take a `Work`, return the loader of this rank: an iterable of
                                batches, as `work.pad` and `work.stack` make them
     convert     writes the raw data in the peer's own format; without it the peer reads the raw data
-    state       what to save of a loader in mid-epoch; restore gives it to a new loader
+    STATE       methods of the loader: for what to save of it in mid-epoch, and to take that again
     close       what a trainer would call at the end
 
 A workload that the peer has no means for is left out.

@@ -11,6 +11,8 @@ import evenstep
 from benchmarks.peers.adapters.torch import Pictures, Texts, mixed
 from benchmarks.peers.work import Work, pad, stack, texts
 
+STATE = "state_dict", "load_state_dict"
+
 
 def _loader(work: Work, dataset: Any, policy: Any, collate: Any, **more: Any) -> Any:
     if int(os.environ["WORLD_SIZE"]) > 1:
@@ -33,14 +35,6 @@ def images(work: Work) -> Any:
 def mixture(work: Work) -> Any:
     dataset, sampler = mixed(work)
     return _loader(work, dataset, evenstep.Even(max_tokens=work.max_tokens), pad, sampler=sampler)
-
-
-def state(loader: Any) -> Any:
-    return loader.state_dict()
-
-
-def restore(loader: Any, state: Any) -> None:
-    loader.load_state_dict(state)
 
 
 def close(loader: Any) -> None:

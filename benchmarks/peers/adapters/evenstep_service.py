@@ -16,6 +16,8 @@ import evenstep.service as es
 from benchmarks.peers.adapters import parquet
 from benchmarks.peers.work import SOURCES, Batch, Sample, Work, decode, pad, stack, tokenize
 
+STATE = "state", "restore"
+
 NAME = "peers"
 
 
@@ -120,14 +122,6 @@ def images(work: Work) -> Batches:
 def mixture(work: Work) -> Batches:
     weights = {f"{source:02}": weight for source, weight in zip(range(SOURCES), work.weights())}
     return Batches(work, weights, _tokenized, collate=pad, max_tokens=work.max_tokens)
-
-
-def state(loader: Batches) -> Any:
-    return loader.state()
-
-
-def restore(loader: Batches, state: Any) -> None:
-    loader.restore(state)
 
 
 def close(loader: Batches) -> None:

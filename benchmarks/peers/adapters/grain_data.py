@@ -17,6 +17,8 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from benchmarks.peers.adapters.parts import names, parts
 from benchmarks.peers.work import Batch, Sample, Work, decode, pad, stack, tokenize
 
+STATE = "get_state", "set_state"
+
 NUMBER = 8  # bytes of the id, in front of each record
 
 
@@ -84,14 +86,6 @@ def mixture(work: Work) -> grain.DatasetIterator:
 def images(work: Work) -> grain.DatasetIterator:
     batches = own(work, picture).batch(work.batch_size, batch_fn=partial(arrays, stack))
     return started(work, batches)
-
-
-def state(loader: grain.DatasetIterator) -> Any:
-    return loader.get_state()
-
-
-def restore(loader: grain.DatasetIterator, saved: Any) -> None:
-    loader.set_state(saved)
 
 
 def close(loader: grain.DatasetIterator) -> None:

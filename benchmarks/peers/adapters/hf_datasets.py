@@ -15,6 +15,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from benchmarks.peers.adapters import parquet
 from benchmarks.peers.work import SOURCES, Work, decode, pad, stack, tokenize
 
+STATE = "state_dict", "load_state_dict"
+
 BUFFER = 1000  # samples to shuffle among, the default
 
 
@@ -63,11 +65,3 @@ def mixture(work: Work) -> Any:
         stopping_strategy="all_exhausted",
     )
     return _loader(work, mixed, _tokenized, "text", pad)
-
-
-def state(loader: Any) -> Any:
-    return loader.state_dict()
-
-
-def restore(loader: Any, state: Any) -> None:
-    loader.load_state_dict(state)

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from benchmarks.peers.adapters.parts import names, parts
 from benchmarks.peers.work import Batch, Sample, Work, decode, pad, stack, tokenize
 
+STATE = "state_dict", "load_state_dict"
+
 UPSAMPLED = 4.0
 """A mixture ends with the first source that does, unless it has more samples than are drawn."""
 
@@ -75,11 +77,3 @@ def mixture(work: Work) -> litdata.StreamingDataLoader:
         sources, seed=work.seed, weights=work.weights(), iterate_over_all=False
     )
     return loader(work, mixed, pad)
-
-
-def state(loader: litdata.StreamingDataLoader) -> Any:
-    return loader.state_dict()
-
-
-def restore(loader: litdata.StreamingDataLoader, saved: Any) -> None:
-    loader.load_state_dict(saved)

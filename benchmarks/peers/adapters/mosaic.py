@@ -22,6 +22,8 @@ import streaming  # noqa: E402
 from benchmarks.peers.adapters.parts import names, parts  # noqa: E402
 from benchmarks.peers.work import Batch, Work, decode, pad, stack, tokenize  # noqa: E402
 
+STATE = "state_dict", "load_state_dict"
+
 
 def convert(workload: str, raw: Path, to: Path) -> None:
     for name, part in parts(workload, raw):
@@ -66,11 +68,3 @@ def mixture(work: Work) -> streaming.StreamingDataLoader:
         for name, weight in zip(names(work.workload), work.weights())
     ]
     return loader(work, Texts, pad, streams=streams, epoch_size=work.samples)
-
-
-def state(loader: streaming.StreamingDataLoader) -> Any:
-    return loader.state_dict()
-
-
-def restore(loader: streaming.StreamingDataLoader, saved: Any) -> None:
-    loader.load_state_dict(saved)

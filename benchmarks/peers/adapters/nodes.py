@@ -21,6 +21,8 @@ from torchdata.nodes import (
 from benchmarks.peers.adapters.torch import Pictures, Texts
 from benchmarks.peers.work import SOURCES, Sample, Work, pad, stack, texts, tokenize
 
+STATE = "state_dict", "load_state_dict"
+
 
 class MapAndCollate:
     def __init__(self, get: Callable[[Any], Sample], collate: Callable[[Any], Any]) -> None:
@@ -63,11 +65,3 @@ def mixture(work: Work) -> Loader[Any]:
         nodes, weights, rank=work.rank, world_size=work.ranks, seed=work.seed
     )
     return _loader(work, mixed, lambda row: tokenize(*row), pad)
-
-
-def state(loader: Loader[Any]) -> Any:
-    return loader.state_dict()
-
-
-def restore(loader: Loader[Any], state: Any) -> None:
-    loader.load_state_dict(state)

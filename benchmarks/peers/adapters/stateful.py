@@ -8,6 +8,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from benchmarks.peers.adapters import torch as plain
 
+STATE = "state_dict", "load_state_dict"
+
 
 def padded(work: plain.Work) -> Any:
     return plain.padded(work, StatefulDataLoader)
@@ -19,11 +21,3 @@ def images(work: plain.Work) -> Any:
 
 def mixture(work: plain.Work) -> Any:
     return plain.mixture(work, StatefulDataLoader)
-
-
-def state(loader: Any) -> Any:
-    return loader.state_dict()
-
-
-def restore(loader: Any, state: Any) -> None:
-    loader.load_state_dict(state)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from evenstep.arrays import Int64Array
 from evenstep.cli.output import note, print_figures, print_json, progress_bar
 from evenstep.cli.shared_options import (
     MOST_RANKS,
@@ -25,12 +26,19 @@ from evenstep.cli.shared_options import (
     parse_cost,
 )
 from evenstep.errors import ConfigurationError
+from evenstep.plan import Policy
 from evenstep.plan.packing import DocumentCost, WorkloadPacking
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.too_long import pieces_of
 from evenstep.plan.update_size import UpdateSize, resolve_accumulate
 from evenstep.plan.value_checks import AUTO, MAX_LENGTH, check_at_least
-from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths, simulate
+from evenstep.tools.simulate import (
+    DISTRIBUTIONS,
+    SimulationResult,
+    deal,
+    load_lengths,
+    simulate,
+)
 from evenstep.tools.simulate.yardsticks import COMPARED
 
 _DOCUMENTS = 24_000
@@ -82,30 +90,16 @@ def pack_documents(
       evenstep simulate workload-packing --lengths pretrain-128k --micro-batches 4
       evenstep simulate workload-packing --lengths lengths.npy --world-size 8 --json
     """
-    check_at_least(1, world_size=world_size, samples=samples)
-    check_at_least(0, seed=seed)
+    drawn = _drawn(lengths, samples, _DOCUMENTS, world_size, seed)
     policy = WorkloadPacking(
         context,
         micro_batches=micro_batches,
         max_tokens=max_tokens,
         cost=DocumentCost(linear=linear),
     )
-    if samples is None and lengths in DISTRIBUTIONS:
-        samples = _DOCUMENTS
-    wanted = None if samples is None else samples * world_size
-    drawn = load_lengths(lengths, samples=wanted, seed=seed)
     documents = pieces_of(drawn, context, too_long).lengths
-    shards = deal(len(documents), world_size, seed)
     held = parse_buffer_size(buffer_size)
-    with progress_bar(f"workload-packing on {world_size} ranks") as progress:
-        result = simulate(
-            policy,
-            [documents[shard] for shard in shards],
-            buffer_size=held,
-            seed=seed,
-            identities=shards,
-            progress=progress,
-        )
+    result = _run(policy, documents, world_size, seed, buffer_size=held)
     figures = {
         **result.as_dict(),
         "tokens_per_micro_batch": result.tokens_per_step / (world_size * micro_batches),
@@ -121,6 +115,35 @@ def pack_documents(
         print_json({**figures, "lengths": lengths, "seed": seed})
     else:
         print_figures(f"workload-packing over {lengths}, {world_size} ranks", figures, _ROWS)
+
+
+def _drawn(spec: str, samples: int | None, usual: int, world_size: int, seed: int) -> Int64Array:
+    """The lengths of all ranks' samples.
+
+    Args:
+        samples: of each rank; None is a whole file, and `usual` of a distribution.
+    """
+    check_at_least(1, world_size=world_size, samples=samples)
+    check_at_least(0, seed=seed)
+    if samples is None and spec in DISTRIBUTIONS:
+        samples = usual
+    wanted = None if samples is None else samples * world_size
+    drawn = load_lengths(spec, samples=wanted, seed=seed)
+    if wanted is not None and len(drawn) < wanted:
+        note(f"{spec} holds {len(drawn):,} samples, fewer than {samples:,} for each rank")
+    return drawn
+
+
+def _run(
+    policy: Policy, lengths: Int64Array, world_size: int, seed: int, **options: Any
+) -> SimulationResult:
+    """An epoch over these lengths, dealt as by a distributed sampler."""
+    shards = deal(len(lengths), world_size, seed)
+    of_ranks = [lengths[shard] for shard in shards]
+    with progress_bar(f"{policy.name} on {world_size} ranks") as progress:
+        return simulate(
+            policy, of_ranks, seed=seed, identities=shards, progress=progress, **options
+        )
 
 
 _SAMPLES_PER_RANK = 12_000
@@ -258,15 +281,8 @@ def _simulate(
     seed: Annotated[int, typer.Option(help="Seed of lengths, shuffling and group order.")] = 0,
     json: Json = False,
 ) -> None:
-    check_at_least(1, world_size=world_size, samples=samples)
-    check_at_least(0, seed=seed)
+    drawn = _drawn(lengths, samples, _SAMPLES_PER_RANK, world_size, seed)
     known = DISTRIBUTIONS.get(lengths)
-    if samples is None and known:
-        samples = _SAMPLES_PER_RANK
-    wanted = None if samples is None else samples * world_size
-    drawn = load_lengths(lengths, samples=wanted, seed=seed)
-    if wanted is not None and len(drawn) < wanted:
-        note(f"{lengths} holds {len(drawn):,} samples, fewer than {samples:,} for each rank")
     if max_tokens is None:
         max_tokens = known.max_tokens if known else _MAX_TOKENS
         if known is None:
@@ -285,18 +301,8 @@ def _simulate(
         size = UpdateSize.of(chosen, asked, ranks=world_size, lengths=drawn[:_MEASURED])
         chosen, steps = size.policy, size.accumulate
     held = parse_buffer_size(buffer_size)
-    shards = deal(len(drawn), world_size, seed)
-    with progress_bar(f"{policy} on {world_size} ranks") as progress:
-        result = simulate(
-            chosen,
-            [drawn[shard] for shard in shards],
-            buffer_size=held,
-            accumulate=steps,
-            update_tokens=update_tokens or 0,
-            seed=seed,
-            identities=shards,
-            progress=progress,
-        )
+    options = {"accumulate": steps, "update_tokens": update_tokens or 0}
+    result = _run(chosen, drawn, world_size, seed, buffer_size=held, **options)
     if json:
         setting = {
             "lengths": lengths,

@@ -32,7 +32,6 @@ class RandomStream(enum.IntEnum):
     SHARD_ORDER = 41
     SHARD_SAMPLES = 42
     MIXED_STREAM = 43
-    DEMO_DOCUMENTS = 51
 
 
 def generator(*key: int) -> np.random.Generator:

@@ -172,35 +172,24 @@ def table_of(result: Mapping[str, Any]) -> str:
 def verdict(result: Mapping[str, Any]) -> str:
     """What was measured, in sentences."""
     fixed, even, loss = result["fixed"], result["evenstep"], result["loss_difference"]
-    text = (
-        f"In real tokens per second evenstep was {result['speedup']:.2f} times as fast, and "
-        f"{result['processor_speedup']:.2f} times by the processor time of the slowest ranks. "
-        "Both took about as many steps. "
-    )
+    said = [
+        (
+            f"In real tokens per second evenstep was {result['speedup']:.2f} times as fast, and "
+            f"{result['processor_speedup']:.2f} times by the processor time of the slowest ranks."
+        )
+    ]
     share = min(fixed["processor_share"], even["processor_share"])
     if share < _PROCESSOR_SHARE:
-        text += (
+        said.append(
             "But other programs ran on this machine: in one of the runs a rank had a processor "
-            f"for only {share:.0%} of the time it computed, so rely on processor time alone. "
+            f"for only {share:.0%} of the time it computed, so rely on processor time alone."
         )
     if result["processor_speedup"] <= 1.0:
-        text += "So it was no faster here; where lengths vary little, there is little to gain. "
-    text += (
-        "Imbalance is the processor time of the slowest rank over the mean, summed over steps; "
-        "at 1 no rank waits for another."
+        said.append("So it was no faster here; where lengths vary little, little is to be gained.")
+    contains = "contains" if loss["low"] <= 0 <= loss["high"] else "does not contain"
+    said.append(
+        f"Held-out loss was {result['initial_loss']:.3f} before training. The 95% interval of what "
+        f"evenstep's is above that of fixed batches is {loss['low']:+.3f} to {loss['high']:+.3f}, "
+        f"which {contains} 0; docs/learning.md has longer runs of more seeds."
     )
-    losses = (
-        f"Held-out loss, {result['initial_loss']:.3f} before training, fell to "
-        f"{fixed['held_out_loss']:.3f} with fixed batches and to {even['held_out_loss']:.3f} "
-        f"with evenstep, means of {REPEATS} repeats, each with its own initial weights and "
-        f"order. Evenstep's is {abs(loss['mean']):.3f} "
-        f"{'higher' if loss['mean'] > 0 else 'lower'}, with a standard error of "
-        f"{loss['standard_error']:.3f}; the 95% interval of the difference is "
-        f"{loss['low']:+.3f} to {loss['high']:+.3f}. "
-    )
-    if loss["low"] <= 0 <= loss["high"]:
-        losses += "The interval contains 0, so these runs do not tell which is lower. "
-    else:
-        losses += "The interval does not contain 0: this is more than chance does. "
-    losses += "docs/learning.md has longer runs of more seeds, which say more."
-    return "\n\n".join(textwrap.fill(part, _COLUMNS) for part in (text, losses))
+    return textwrap.fill(" ".join(said), _COLUMNS)

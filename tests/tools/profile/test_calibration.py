@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,6 +42,28 @@ def test_a_file_gives_back_the_cost_and_says_the_device(
         assert load_calibration(path) == calibration.cost
     assert f"{path}: measured on Abacus 3000, 2 threads, fp32" in caplog.messages
     assert [file.name for file in path.parent.iterdir()] == ["calibration.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": "fp16"}, "damaged: it is not what was written; recreate it .*FittedCost"),
+        ({"version": 2}, "version 2, and this evenstep reads version 1; recreate it"),
+        ({"format": "scales"}, "is not an evenstep calibration; recreate it"),
+        ("{", r"calibration\.json is damaged: it is not JSON"),
+        (None, r"cannot read .*calibration\.json"),
+    ],
+)
+def test_a_file_that_was_changed_or_is_not_there_is_refused(
+    tmp_path: Path, change: Any, message: str
+) -> None:
+    path = tmp_path / "calibration.json"
+    if isinstance(change, str):
+        path.write_text(change)
+    elif change:
+        path.write_text(json.dumps({**known_calibration().as_dict(), **change}))
+    with pytest.raises(ConfigurationError, match=message):
+        load_calibration(path)
 
 
 def test_too_few_lengths_make_no_calibration_and_the_error_says_why() -> None:

@@ -64,7 +64,7 @@ def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
     nothing, path = np.empty((0, 2)), tmp_path / "empty.png"
     for panels in ([], [StepPanel(title="none", seconds=nothing)]):
         with pytest.raises(ConfigurationError, match="seconds"):
-            plot_steps(panels, path)
+            plot_steps(panels, path, title="none")
     assert not path.exists()
 
 

@@ -17,6 +17,8 @@ matters.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 from collections.abc import Sequence
@@ -30,7 +32,7 @@ from evenstep.arrays import Float64Array
 from evenstep.cost import FittedCost
 from evenstep.cost.fitting import not_negative
 from evenstep.errors import ConfigurationError, parsing
-from evenstep.files import MeasuredFile
+from evenstep.files import read_json, write_whole
 from evenstep.tools.profile.layer_measure import LengthMeasurement
 from evenstep.tools.profile.model_on_device import Device, ModelShape
 from evenstep.tools.report.table import text_table
@@ -78,13 +80,8 @@ def _fitted(
     return [float(value) for value in solution]
 
 
-_FILE = MeasuredFile(
-    format="evenstep calibration",
-    name="calibration",
-    version=1,
-    again="recreate it with evenstep profile",
-    by_hand="To change coefficients by hand, use evenstep.cost.FittedCost",
-)
+_FORMAT, _VERSION = "evenstep calibration", 1
+_AGAIN = "recreate it with evenstep profile"
 
 logger = logging.getLogger("evenstep")
 
@@ -151,14 +148,9 @@ class Calibration:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON object of the file. The seconds of measurements are those of one layer."""
-        return _FILE.content(self._values())
-
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file, whole or not at all."""
-        _FILE.write(path, self._values())
-
-    def _values(self) -> dict[str, Any]:
-        return {
+        content = {
+            "format": _FORMAT,
+            "version": _VERSION,
             "device": asdict(self.device),
             "torch": self.torch,
             "dtype": self.dtype,
@@ -169,6 +161,11 @@ class Calibration:
                 {**asdict(m), "fitted": self.fitted(m.length)} for m in self.measurements
             ],
         }
+        return {**content, "digest": _digest(content)}
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes the file, whole or not at all."""
+        write_whole(path, json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n")
 
     def text(self) -> str:
         """A table of the measurements, the coefficients and how far to trust them, for people."""
@@ -209,11 +206,28 @@ def load_calibration(path: str | os.PathLike[str]) -> FittedCost:
         ConfigurationError: there is no such file, another program or version wrote it, or it has
             changed since then.
     """
-    content = _FILE.read(path)
-    with parsing(path, remedy=_FILE.again):
+    content = read_json(path, again=_AGAIN)
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise ConfigurationError(f"{path} is not an evenstep calibration; {_AGAIN}")
+    if content.get("version") != _VERSION:
+        raise ConfigurationError(
+            f"{path} is of version {content.get('version')!r}, and this evenstep reads version "
+            f"{_VERSION}; {_AGAIN}"
+        )
+    if content.pop("digest", None) != _digest(content):
+        raise ConfigurationError(
+            f"{path} is damaged: it is not what was written; {_AGAIN}. To change coefficients by "
+            "hand, use evenstep.cost.FittedCost"
+        )
+    with parsing(path, remedy=_AGAIN):
         device, cost = Device(**content["device"]), FittedCost(**content["coefficients"])
         logger.info("%s: measured on %s, %s", path, device, content["dtype"])
     return cost
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """SHA-256 of the JSON text, which is the same before writing and after reading."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _ms(seconds: float) -> str:

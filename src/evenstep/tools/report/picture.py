@@ -32,16 +32,13 @@ class StepPanel:
     """[steps, ranks] time that each rank computed, without waiting."""
 
 
-def plot_steps(
-    panels: Sequence[StepPanel], path: Path, *, title: str = "", unit: str = "seconds computing"
-) -> None:
+def plot_steps(panels: Sequence[StepPanel], path: Path, *, title: str) -> None:
     """Draws one panel per run, all on the same axes, and writes a PNG file.
 
     Args:
         panels: at least one, each with at least one step and rank.
         path: the file; its folder is created if needed.
         title: title of the picture.
-        unit: of the time.
 
     Raises:
         ConfigurationError: there is nothing to draw.
@@ -54,19 +51,15 @@ def plot_steps(
     ranks = max(panel.seconds.shape[1] for panel in panels)
     for axis, panel in zip(axes, panels):
         _draw(axis, panel.seconds)
-        dress(axis, panel.title, unit)
+        dress(axis, panel.title, "seconds computing")
         axis.margins(x=0.01)
     axes[-1].set_xlabel("step", color=INK)
     from matplotlib.patches import Patch
 
     handles = [Patch(color=_colour(rank), label=f"rank {rank}") for rank in range(min(ranks, 6))]
     handles.append(Patch(color=_IDLE, label="waiting for the slowest rank"))
-    place: Any = {"loc": "outside lower center", "ncols": len(handles), "frameon": False}
-    figure.legend(handles=handles, labelcolor=INK, **place)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", transparent=True)
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
+    save(figure, path, handles)
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -83,6 +76,14 @@ def new_figure(width: float, height: float) -> Any:
     figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def save(figure: Any, path: Path, handles: Sequence[Any]) -> None:
+    """Writes a PNG file, with a legend of these below."""
+    place: Any = {"loc": "outside lower center", "ncols": len(handles), "frameon": False}
+    figure.legend(handles=handles, labelcolor=INK, **place)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png", transparent=True)
 
 
 def dress(axis: Any, title: str, unit: str) -> None:

@@ -17,7 +17,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.files import cannot
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.protocol.slow_ranks import SlowRank
-from evenstep.tools.report.picture import INK, dress, new_figure
+from evenstep.tools.report.picture import INK, dress, new_figure, save
 
 LOSSES = {
     "work": "work on tokens",
@@ -171,11 +171,8 @@ def plot_losses(runs: Sequence[RunRecord], path: Path) -> None:
         dress(axis, run.name, "seconds")
         axis.margins(x=0)
     axes[-1].set_xlabel("update", color=INK)
-    handles, words = axes[0].get_legend_handles_labels()
-    place: Any = {"loc": "outside lower center", "ncols": len(LOSSES), "frameon": False}
-    figure.legend(handles, words, labelcolor=INK, fontsize=8, **place)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", transparent=True)
+    handles, _ = axes[0].get_legend_handles_labels()
+    save(figure, path, handles)
 
 
 def read_run(path: str | os.PathLike[str]) -> RunRecord:

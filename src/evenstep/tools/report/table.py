@@ -20,12 +20,9 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: s
     """
     table = [list(header), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*table)]
-    lines = [_line(row, widths) for row in table]
+    lines = [
+        _GAP.join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in table
+    ]
     lines.insert(1, _GAP.join("─" * width for width in widths))
     return "\n".join([title, "", *lines] if title else lines)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *rest = zip(cells, widths)
-    padded = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]
-    return _GAP.join(padded).rstrip()

@@ -125,6 +125,8 @@ def measure(
     )  # [identities]
     count = int(emitted_counts.sum())
     composition = _composition(ranks[0].steps, accumulate)
+    # Steps that had been planned when the first rank received its last sample.
+    arrived = min(int(rank.arrival_steps.max(initial=0)) for rank in ranks)
     return SimulationResult(
         policy=policy.name,
         world_size=len(ranks),
@@ -133,9 +135,7 @@ def measure(
         rounds=rounds,
         padding=1 - real / computed if steps else 0.0,
         imbalance=float(largest.sum() / mean.sum()) if steps else 1.0,
-        imbalance_arriving=imbalance(
-            waits[: min(_last_arrival(rank) for rank in ranks) // together]
-        ),
+        imbalance_arriving=imbalance(waits[: arrived // together]),
         imbalance_p95=float(np.quantile(largest / mean, 0.95)) if steps else 1.0,
         efficiency=useful / (costs.shape[1] * float(largest.sum())) if steps else 0.0,
         samples_per_step=count / max(steps, 1),
@@ -205,11 +205,6 @@ def imbalance(costs: Float64Array) -> float:
     """
     mean = float(costs.mean(axis=1).sum()) if costs.size else 0.0
     return float(costs.max(axis=1).sum()) / mean if mean > 0 else 1.0
-
-
-def _last_arrival(rank: SimulatedRank) -> int:
-    """Steps that had been planned when the rank received its last sample."""
-    return int(rank.arrival_steps.max(initial=0))
 
 
 def _composition(steps: Sequence[PlannedStep], accumulate: int) -> Composition:
