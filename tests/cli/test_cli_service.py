@@ -161,40 +161,17 @@ def test_what_is_not_there_is_said(capsys: Capture, tmp_path: Path) -> None:
 # Sizing
 
 
-SIZED_JOB = """
-import json, pathlib
-import evenstep.service as es
-
-path = pathlib.Path(__file__).with_name("rows.jsonl")
-
-
-def sized(row):
-    return {"input_ids": list(range(row["length"]))}
-
-
-def strategy(graph, mesh, step):
-    return graph.mix().distribute("DP").balance("greedy").plan()
-
-
-job = es.Job(
-    sources=[es.Source(name, str(path), transform=sized) for name in ("a", "b")],
-    mesh=es.Mesh(DP=1), strategy=strategy, draws=es.DrawOptions(samples_per_step=8), max_tokens=256,
-)
-"""
-
-
 def test_a_job_is_measured_and_sized(tmp_path: Path, capsys: Capture, monkeypatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    job, data = tmp_path / "sized_job.py", tmp_path / "rows.jsonl"
-    job.write_text(SIZED_JOB)
-    data.write_text("".join(json.dumps({"length": 2 + k % 20}) + "\n" for k in range(60)))
+    job = tmp_path / "sized_job.py"
+    job.write_text(JOB)
     layout = tmp_path / "layout.json"
     options = ["--samples", "4", "--memory", "1000", "--step-seconds"]
     code, out, err = evenstep(capsys, "advise", str(job), *options, "0.5", "--layout", str(layout))
     assert code == 0, err
     advised = json.loads(out)
     costs = advised.pop("costs")
-    assert {name: each["samples"] for name, each in costs.items()} == {"a": 4, "b": 4}
+    assert {name: each["samples"] for name, each in costs.items()} == {"rows": 4}
     assert len(advised["loaders"]) == 1
     assert advised["shortages"] == []
     assert loaders_of(str(layout)).as_dict() == advised

@@ -26,7 +26,6 @@ class PolicyOptions:
     batch_size: int
     cost: Cost
     target_tokens: int | None = None
-    spread: bool | None = None
     """None is the policy's default, here and below."""
     sync: str | None = None
 
@@ -50,7 +49,7 @@ POLICIES: Mapping[str, NamedPolicy] = {
     "even": NamedPolicy(
         Even,
         "Groups of equal cost on all ranks, padded.",
-        ("max_tokens", "target_tokens", "spread", "sync"),
+        ("max_tokens", "target_tokens", "sync"),
     ),
     "even-packed": NamedPolicy(
         partial(Even, packed=True),
@@ -60,12 +59,12 @@ POLICIES: Mapping[str, NamedPolicy] = {
     "token-budget": NamedPolicy(
         TokenBudget,
         "Groups of like length in a token budget (ODB).",
-        ("max_tokens", "spread"),
+        ("max_tokens",),
     ),
     "pool-sort": NamedPolicy(
         PoolSort,
         "Fixed-size batches of like length on all ranks.",
-        ("batch_size", "spread"),
+        ("batch_size",),
     ),
     "fixed-batch": NamedPolicy(
         FixedBatch, "Fixed-size batches in the sampler's order.", ("batch_size",)
