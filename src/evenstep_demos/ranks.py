@@ -42,7 +42,9 @@ def run_ranks(job: Callable[..., Any], world_size: int, *arguments: Any) -> list
     with tempfile.TemporaryDirectory(prefix="evenstep-demo-") as folder:
         # A file, because a process starts only once the one before has read its arguments.
         (Path(folder) / "job").write_bytes(pickle.dumps((job, arguments)))
-        ranks = spawn(_rank_main, (folder, world_size), world_size, join=False)
+        ranks = spawn(  # type: ignore[no-untyped-call]
+            _rank_main, (folder, world_size), world_size, join=False
+        )
         try:
             while not ranks.join():
                 pass
