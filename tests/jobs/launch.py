@@ -27,7 +27,6 @@ def run_all(jobs: Sequence[Job], folder: Path, *, within: float = 600) -> list[R
     done = 0
     while done < len(several):
         own = folder / f"from {done}"
-        own.mkdir()
         of_ranks = ranks.run(on_rank, 2, several[done:], own, folder=own, within=within)
         made += [first_cause(same) for same in zip(*of_ranks, strict=True)]
         done += len(of_ranks[0])

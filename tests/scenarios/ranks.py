@@ -92,8 +92,10 @@ class Job:
     ) -> None:
         """
         Args:
+            folder: takes what ranks print; it is made.
             prepare: called on every rank before the ranks connect.
         """
+        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         # Not in the folder: the name of a socket has at most 107 characters.
         self._temporary = Path(tempfile.mkdtemp(prefix="es-"))

@@ -46,9 +46,8 @@ def resume(rank: Rank, *arguments: str) -> list[tuple[str, str]]:
 
 
 def test_a_stopped_job_resumes_on_fewer_ranks(tmp_path: Path) -> None:
-    arguments = ("--folder", str(tmp_path / "saved"), "--stop-after")
-    for name in ("saved", "first", "second"):
-        (tmp_path / name).mkdir()
+    (saved := tmp_path / "saved").mkdir()
+    arguments = ("--folder", str(saved), "--stop-after")
     first = run(resume, 2, *arguments, "6", folder=tmp_path / "first", within=90)
     assert first == [[("00004", "2"), ("00005", "2")], []]
     second = run(resume, 1, *arguments, "5", folder=tmp_path / "second", within=90)

@@ -88,9 +88,7 @@ def leave_again_and_again(rank: Rank, workers: dict[str, Any]) -> Any:
 def test_passes_may_be_left_again_and_again_and_the_next_is_whole(
     tmp_path: Path, workers: dict[str, Any]
 ) -> None:
-    (tmp_path / "left").mkdir()
     left = run(leave_again_and_again, 2, workers, folder=tmp_path / "left", within=100)
-    (tmp_path / "never").mkdir()
     assert [result[0] for result in left] == run(one_epoch, 2, folder=tmp_path / "never")
     for _, children, before, after in left:
         assert children == []

@@ -131,7 +131,6 @@ def amid_a_pass(said: list[str]) -> None:
 def test_a_server_or_its_process_that_is_lost_at_any_moment_is_replaced(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    (tmp_path / "job").mkdir()
     assert run(lost_at_every_moment, 1, tmp_path, number, folder=tmp_path / "job", within=150) == [
         True
     ]
@@ -162,7 +161,6 @@ def slow_imports(rank: Rank, folder: Path) -> Any:
 
 @pytest.mark.soak
 def test_imports_may_take_long(tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
     ((said, lost),) = run(slow_imports, 1, tmp_path, folder=tmp_path / "job", within=150)
     assert said == ["waits for evenstep's fork server, which still imports or unpickles"]
     assert not lost

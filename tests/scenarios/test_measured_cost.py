@@ -68,8 +68,6 @@ def train(rank: Rank, states: list[Any] | None) -> Any:
 
 
 def test_steps_become_even_in_time_alike_on_all_ranks_and_after_a_resume(tmp_path: Any) -> None:
-    for name in ("whole", "resumed"):
-        (tmp_path / name).mkdir()
     first, second = run(train, 2, None, folder=tmp_path / "whole", within=200)
     indices = [first[0], second[0]]
     every = [i for rank in indices for step in rank for i in step]

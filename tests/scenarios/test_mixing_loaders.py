@@ -118,9 +118,7 @@ def drawn(ranks: list[list[Any]]) -> Counter[int]:
 
 
 def test_another_number_of_ranks_draws_what_is_left_once(tmp_path: Path) -> None:
-    states = tmp_path / "states"
-    for name in ("states", "one", "two"):
-        (tmp_path / name).mkdir()
+    (states := tmp_path / "states").mkdir()
     before = run(begin, 2, states, folder=tmp_path / "one", within=60)
     after = run(resume, 4, states, folder=tmp_path / "two", within=60)
     assert [step["of_all"] for step in before[0]] == [step["of_all"] for step in before[1]]

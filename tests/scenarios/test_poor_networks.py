@@ -121,7 +121,6 @@ def resumed(outcomes: list[Outcome], folder: Path) -> None:
     """Goes on after the last step that all ranks have taken; each sample comes once."""
     trained = [outcome.value for outcome in outcomes]
     step = min(len(each.batches) for each in trained)
-    folder.mkdir()
     rest = run(train, RANKS, None, [each.states[step] for each in trained], folder=folder)
     batches = [(*old.batches[:step], *new.batches) for old, new in zip(trained, rest)]
     samples = [index for own in batches for indices, _ in own for index in indices]

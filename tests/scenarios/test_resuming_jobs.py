@@ -193,8 +193,6 @@ def test_a_killed_job_goes_on_with_the_batches_that_would_have_come(
     kind: str, killed: int | None, tmp_path: Path
 ) -> None:
     undisturbed, first, second = (tmp_path / name for name in ("undisturbed", "first", "second"))
-    for folder in (undisturbed, first, second):
-        folder.mkdir()
     whole = run(train_and_save, 2, undisturbed, kind, False, folder=undisturbed, within=60)
     epochs = [epoch for epoch, _, _ in whole[0]]
     killed = epochs.index(1) + 2 if killed is None else killed
@@ -226,8 +224,6 @@ def test_a_killed_job_trains_once_on_samples_that_never_have_one_length(
     ranks: int, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    first.mkdir()
-    second.mkdir()
     kill_job("random lengths", 5, first, ranks)
     with Job(train_and_save, ranks, tmp_path, "random lengths", True, folder=second) as job:
         outcomes = job.join(60)
@@ -267,7 +263,6 @@ def test_every_sample_comes_once_whatever_number_of_ranks_goes_on(tmp_path: Path
     for number, world_size in enumerate(worlds):
         last = number == len(worlds) - 1
         folder = tmp_path / str(number)
-        folder.mkdir()
         then = "" if last else str(folder / "checkpoint")
         results = run(
             train_some, world_size, checkpoint, then, None if last else 2, folder=folder, within=60
@@ -318,8 +313,6 @@ def load_wrongly(rank: Rank, pair: list[Any], trio: list[Any]) -> list[str]:
 
 def test_states_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("pair", "trio", "loaded")]
-    for folder in folders:
-        folder.mkdir()
     made = [run(make_states, n, folder=f, within=60) for n, f in zip((2, 3), folders)]
     for said in run(load_wrongly, 2, *made, folder=folders[2], within=60):
         other, one_of_three, other_steps, only_one = said

@@ -176,8 +176,6 @@ def alone(rank: Rank, batches: list[list[int]]) -> list[torch.Tensor]:
 
 
 def test_a_filler_changes_no_bit_of_a_gradient(tmp_path: Path) -> None:
-    for name in ("pair", "alone"):
-        (tmp_path / name).mkdir()
     pair = job(tmp_path / "pair", "ddp", EMPTY)
     assert all(step.filler for step in pair[1].steps)
     batches = [list(step.indices) for step in pair[0].steps]

@@ -63,17 +63,11 @@ class Played:
 
     violation: str | None = None
     choices: tuple[int, ...] = ()
-    scheduled: int = 0
-    """Steps of the scheduler."""
-    trained: int = 0
-    """Training steps of all ranks."""
     faults: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
 
-    def add(self, world: Any, injected: Sequence[tuple[str, float]], reports: Any) -> None:
+    def add(self, injected: Sequence[tuple[str, float]], reports: Any) -> None:
         """Counts a run."""
-        self.scheduled += world.steps
-        self.trained += sum(len(report.steps) for report in reports)
         self.faults.update(what.partition(" ")[0] for what, _ in injected)
         self.errors.update(type(r.error).__name__ for r in reports if r.error is not None)
 

@@ -36,7 +36,7 @@ class LoaderHistory(History):
             attempt = Attempt(setup, run, choices, states, merged=merged)
             played.violation = attempt.world.run()
             reports = attempt.reports
-            played.add(attempt.world, attempt.injected, reports)
+            played.add(attempt.injected, reports)
             if played.violation is None:
                 try:
                     # The order of an iterable dataset depends on its workers; nothing else does.

@@ -49,7 +49,7 @@ class ServiceHistory(History):
                 state = expected.states[attempt.changed_at]
                 references[1] = service_reference(setup, run.remesh[1], state, run.mesh)
                 expected = references[attempt.reports[-1].mesh]
-            played.add(attempt.world, attempt.injected, reports)
+            played.add(attempt.injected, reports)
             played.faults["repeat"] += attempt.cluster.repeated
             if played.violation is None:
                 played.violation = check_service(attempt, references)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from model_events import FAULTS
-from model_explorer import Explored, Explorer, Found
+from model_explorer import Explorer, Found
 from model_job import Job
 from model_notes import Notes
 
@@ -17,30 +15,13 @@ from evenstep.loader.resume.epoch_cursor import EpochStart
 from evenstep.plan import FixedBatch
 
 
-@dataclass
-class Tally:
-    """What was explored."""
-
-    worlds: int = 0
-    states: int = 0
-    transitions: int = 0
-    seconds: float = 0.0
-    """Of processor time."""
-
-    def add(self, other: Tally | Explored) -> None:
-        self.worlds += other.worlds if isinstance(other, Tally) else 1
-        self.states += other.states
-        self.transitions += other.transitions
-        self.seconds += other.seconds if isinstance(other, Tally) else 0
-
-
 def check(
     job: Job,
     *,
     depth: int = 1,
     faults: Sequence[str] = FAULTS,
     later_faults: Sequence[str] = FAULTS,
-) -> Tally:
+) -> None:
     """Explores a job, and what can be resumed from each of its checkpoints.
 
     Args:
@@ -51,15 +32,17 @@ def check(
     Raises:
         Found: an invariant does not hold.
     """
-    begun, tally, due = time.process_time(), Tally(), job.shares()
+    due = job.shares()
 
-    def explore(job: Job, starts: Sequence[EpochStart], notes: Notes) -> None:
-        may = later_faults if tally.worlds else faults
-        tally.add(Explorer(job, starts, notes, faults=may).run())
-
-    def follow(job: Job, starts: list[EpochStart], trained: Counter[int], depth: int) -> None:
+    def follow(
+        job: Job,
+        starts: list[EpochStart],
+        trained: Counter[int],
+        depth: int,
+        may: Sequence[str] = later_faults,
+    ) -> None:
         notes, first = Notes(), starts[0].progress.step
-        explore(job, starts, notes)
+        Explorer(job, starts, notes, faults=may).run()
         end = notes.count[""]
         _check_trained(job, due, notes, trained)
         _check_end(job, starts, notes)
@@ -72,13 +55,11 @@ def check(
                 changed = list(_changed(job, states)) if depth else []
             except EvenstepError as error:
                 raise Found(job.name, f"no resume after step {step}: {error}", []) from error
-            explore(job, same, notes)
+            Explorer(job, same, notes, faults=later_faults).run()
             for other, others in changed:
                 follow(other, others, trained + _trained(notes, step + 1), depth - 1)
 
-    follow(job, job.starts(), Counter(), depth)
-    tally.seconds = time.process_time() - begun
-    return tally
+    follow(job, job.starts(), Counter(), depth, faults)
 
 
 def _changed(job: Job, states: list[str]) -> Iterator[tuple[Job, list[EpochStart]]]:

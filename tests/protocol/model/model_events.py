@@ -43,10 +43,6 @@ class Seen(NamedTuple):
     """Steps of the epoch whose samples are there."""
     actions: tuple[tuple[str, Any], ...] = ()
 
-    @property
-    def visible(self) -> tuple[Any, ...]:
-        return self[1:]
-
 
 NOTHING = Message(b"", intact=False)
 ABORT = Message(abort_message("sample 3"), intact=False)

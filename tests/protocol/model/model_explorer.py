@@ -66,12 +66,6 @@ class _Local:
         return NOTHING if self.seen.gone else None
 
 
-@dataclass
-class Explored:
-    states: int
-    transitions: int
-
-
 class Explorer:
     """All that can happen to a job from where its ranks begin."""
 
@@ -93,12 +87,11 @@ class Explorer:
         self._parents: dict[State, tuple[State, str]] = {}
         self._doing: tuple[State, str] = (), "begins"
 
-    def run(self) -> Explored:
+    def run(self) -> None:
         """
         Raises:
             Found: an invariant does not hold.
         """
-        transitions = 0
         try:
             first = tuple(
                 self._number(Rank(self._job, start).seen(self._faults), start.progress.step)
@@ -110,7 +103,6 @@ class Explorer:
                 state = todo.popleft()
                 moved = False
                 for rank, name, after in self._successors(state):
-                    transitions += 1
                     moved |= name not in FAULTS
                     following = (*state[:rank], after, *state[rank + 1 :])
                     if following not in self._parents:
@@ -121,7 +113,6 @@ class Explorer:
                     self._check_end([self._locals[number].seen for number in state])
         except Exception as error:  # an invariant, or whatever the code raises
             raise Found(self._job.name, explained(error), self._trace()) from error
-        return Explored(len(self._parents), transitions)
 
     def _successors(self, state: State) -> Iterator[tuple[int, str, int]]:
         """Rank, action and its new state, for all that may happen next."""
