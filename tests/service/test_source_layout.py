@@ -64,9 +64,10 @@ def test_the_work_of_all_loaders_is_that_of_each(tmp_path: Path, loaders: int) -
             assert work.step == whole.step
             assert work.samples == whole.samples[kept]
             assert work.rows.tolist() == whole.rows[kept].tolist()
-            assert work.bucket.tolist() == whole.bucket[kept].tolist()
-            for name, bucket in whole.subplans.items():
-                assert work.subplans[name].tolist() == bucket[kept].tolist()
+            for name, part in whole.parts.items():
+                wanted = np.isin(part.row, kept)
+                assert work.parts[name].planned.tolist() == part.planned[wanted].tolist()
+                assert work.parts[name].bucket.tolist() == part.bucket[wanted].tolist()
 
 
 def test_the_work_of_some_buckets_is_that_of_their_samples(tmp_path: Path) -> None:
@@ -78,12 +79,12 @@ def test_the_work_of_some_buckets_is_that_of_their_samples(tmp_path: Path) -> No
     whole = loader_tasks(plan, layout)
     for name, bucket in ((None, 1), ("turned", 0)):
         for part, of in zip(loader_tasks(plan, layout, [(name, bucket)]), whole):
-            kept = [row for row, number in enumerate(of.bucket.tolist()) if number == 1]
-            assert part.rows.tolist() == of.rows[kept].tolist()
-            assert part.bucket.tolist() == of.bucket[kept].tolist()
+            kept = of.parts[None].bucket == 1
+            assert part.rows.tolist() == of.parts[None].planned[kept].tolist()
+            assert set(part.parts[name].bucket.tolist()) == {bucket}
     both = loader_tasks(plan, layout, [(None, 1), ("turned", 1)])
     assert [part.rows.tolist() for part in both] == [
-        of.rows[of.bucket >= 0].tolist() for of in whole
+        of.parts[None].planned.tolist() for of in whole
     ]
 
 

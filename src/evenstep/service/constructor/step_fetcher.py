@@ -242,7 +242,7 @@ class StepFetcher:
 
 def _keys_in(task: LoaderTask, keys: Sequence[StageKey]) -> list[StageKey]:
     """The buckets of which a loader has samples."""
-    return [(name, bucket) for name, bucket in keys if bool((task.buckets(name) == bucket).any())]
+    return [(name, bucket) for name, bucket in keys if bucket in task.parts[name].bucket]
 
 
 def _messages(steps: dict[int, list[StageKey]]) -> list[Message]:

@@ -68,6 +68,11 @@ def assign(
     return _ordered(bins, costs if balancing.intra else None, buckets, micro_batches)
 
 
+def _in_turn(numbers: Int64Array, buckets: int, micro_batches: int) -> Int64Array:
+    """Micro-batches that are dealt to the buckets in turn, numbered bucket after bucket."""
+    return (numbers % buckets) * micro_batches + numbers // buckets
+
+
 def arrival(rows: Int64Array, samples: int, buckets: int, micro_batches: int) -> Assignment:
     """The assignment without balancing: consecutive samples, equally many in each micro-batch, and
     micro-batches to the buckets in turn. What balancing gains is measured against it; it knows of
@@ -78,8 +83,8 @@ def arrival(rows: Int64Array, samples: int, buckets: int, micro_batches: int) ->
         samples: number of samples of the plan.
     """
     bins = np.full(samples, -1, np.int64)
-    turn = np.arange(len(rows)) * (buckets * micro_batches) // max(len(rows), 1)
-    bins[rows] = (turn % buckets) * micro_batches + turn // buckets
+    formed = np.arange(len(rows)) * (buckets * micro_batches) // max(len(rows), 1)
+    bins[rows] = _in_turn(formed, buckets, micro_batches)
     return _ordered(bins, None, buckets, micro_batches)
 
 
@@ -95,23 +100,26 @@ def _bins(
     total = buckets * micro_batches
     if total == 1 and tokens.sum() <= (max_tokens or np.inf):
         return np.zeros(len(tokens), np.int64)  # there is nothing to decide
-    formed: Int64Array | None = None
-    if balancing.together and balancing.intra is not None:
-        formed = by_bucket_first(balancing.intra, costs, tokens, buckets, micro_batches, max_tokens)
-    if formed is not None:
-        return _costliest_first(formed, costs, np.arange(total) // micro_batches)
-    if balancing.intra is None:
+    intra, inter = balancing.intra, balancing.inter
+    if balancing.together and intra is not None:
+        both = by_bucket_first(intra, costs, tokens, buckets, micro_batches, max_tokens)
+        if both is not None:
+            return _costliest_first(both, costs, np.arange(total) // micro_batches)
+    if intra is None:
         formed = in_order(tokens, total, max_tokens)
     else:
-        formed = by_method(balancing.intra, costs, tokens, total, max_tokens)
-    if balancing.inter is None:
-        turn = np.arange(total)
-        number = (turn % buckets) * micro_batches + turn // buckets
-    else:
-        placed = formed >= 0
-        loads: Costs = sums(costs[placed], formed[placed], total)
-        return _costliest_first(formed, costs, deal(balancing.inter, loads, buckets))
-    return np.where(formed < 0, -1, number[formed])
+        formed = by_method(intra, costs, tokens, total, max_tokens)
+    if inter is None:
+        return np.where(formed < 0, -1, _in_turn(formed, buckets, micro_batches))
+    loads = _loads(formed, costs, total)
+    return _costliest_first(formed, costs, deal(inter, loads, buckets))
+
+
+def _loads(formed: Int64Array, costs: Costs, micro_batches: int) -> Costs:
+    """[micro_batches] cost of each."""
+    placed = formed >= 0
+    loads: Costs = sums(costs[placed], formed[placed], micro_batches)
+    return loads
 
 
 def _costliest_first(formed: Int64Array, costs: Costs, bucket_of: Int64Array) -> Int64Array:
@@ -122,13 +130,11 @@ def _costliest_first(formed: Int64Array, costs: Costs, bucket_of: Int64Array) ->
         costs: [samples] of each.
         bucket_of: [micro_batches] the bucket of each.
     """
-    placed = formed >= 0
-    loads: Costs = sums(costs[placed], formed[placed], len(bucket_of))
-    order = largest_first(loads)
+    order = largest_first(_loads(formed, costs, len(bucket_of)))
     order = order[bucket_of[order].argsort(kind="stable")]
     number = np.empty(len(bucket_of), np.int64)
     number[order] = np.arange(len(bucket_of))
-    return np.where(placed, number[formed], -1)
+    return np.where(formed < 0, -1, number[formed])
 
 
 def _ordered(bins: Int64Array, costs: Costs | None, buckets: int, micro_batches: int) -> Assignment:
@@ -139,20 +145,13 @@ def _ordered(bins: Int64Array, costs: Costs | None, buckets: int, micro_batches:
     if costs is not None:
         rank = np.empty(count, np.int64)
         rank[largest_first(costs)] = np.arange(count)
-    rows = ((bins << 32) + rank).argsort()[
-        count - placed :
-    ]  # [placed] micro-batch after micro-batch
+    # [placed] micro-batch after micro-batch
+    rows = ((bins << 32) + rank).argsort()[count - placed :]
     starts = np.append(0, np.bincount(bins[rows], minlength=buckets * micro_batches).cumsum())
-    order = np.full(count, -1, np.int64)
-    order[rows] = np.arange(placed) - starts[bins[rows]]
-    nowhere = bins < 0
-    return Assignment.of(
-        np.where(nowhere, -1, bins // micro_batches),
-        np.where(nowhere, -1, bins % micro_batches),
-        order,
-        buckets=buckets,
-        micro_batches=micro_batches,
-    )
+    columns = np.full((3, count), -1, np.int64)
+    columns[:2, rows] = np.divmod(bins[rows], micro_batches)
+    columns[2, rows] = np.arange(placed) - starts[bins[rows]]
+    return Assignment.of(*columns, buckets=buckets, micro_batches=micro_batches)
 
 
 def deal(method: str, costs: Costs, buckets: int) -> Int64Array:
