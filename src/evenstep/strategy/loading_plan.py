@@ -187,8 +187,8 @@ class LoaderTask:
     @classmethod
     def of(cls, plan: LoadingPlan, rows: Int64Array) -> LoaderTask:
         """The part of a plan with these rows, ordered by source and position."""
-        plans: dict[str | None, LoadingPlan] = {None: plan, **plan.subplans}
-        parts = {name: TaskPart.of(each, rows, len(plan)) for name, each in plans.items()}
+        plans: list[tuple[str | None, LoadingPlan]] = [(None, plan), *plan.subplans.items()]
+        parts = {name: TaskPart.of(each, rows, len(plan)) for name, each in plans}
         return cls(step=plan.step, rows=rows, samples=plan.samples[rows], parts=parts)
 
 

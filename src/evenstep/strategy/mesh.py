@@ -304,9 +304,9 @@ class ClientPlaceTree:
             for each in broadcast_at:
                 check_one_of(AXES, axis=each)
             first = tuple(slice(0, 1) if each in broadcast_at else slice(None) for each in AXES)
-            fetched_by = np.full_like(self.ranks, -1)
-            needing = {"all": slice(None), "ends": [0, -1], "first": [0]}[stages]
-            fetched_by[needing] = np.broadcast_to(self.ranks[first], self.ranks.shape)[needing]
+            fetched_by = np.broadcast_to(self.ranks[first], self.ranks.shape).copy()
+            if stages != "all":
+                fetched_by[1 : -1 if stages == "ends" else None] = -1
             self._deliveries[key] = Delivery(
                 self.ranks.ravel(), self.bucket_of(axis).ravel(), fetched_by.ravel()
             )

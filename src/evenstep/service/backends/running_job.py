@@ -10,7 +10,7 @@ from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.backends.steering import Steering, first_free
 from evenstep.service.constructor.data_constructor import DataConstructor
 from evenstep.service.messages import call, results
-from evenstep.service.planner.changes import AskedChange
+from evenstep.service.planner.changes import Change
 from evenstep.service.planner.planner import Planner
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.registry.role_watch import ANSWER_LIMIT
@@ -53,18 +53,17 @@ class RunningJob(Steering):
         registry = self._info.registry.using(on_wait=self._give_up, warn_after=_STATUS_LIMIT)
         return call(registry, JobRegistry.status)
 
-    def _change(self, asked: AskedChange) -> dict[str, Any]:
+    def _change(self, asked: Change, dry_run: bool) -> dict[str, Any]:
         self._check_open()
         for _ in range(_ATTEMPTS):
             token = call(self._planner, Planner.begin_change)
             first = self._first_free(token)
-            told = None
-            if first is not None:
-                told = call(self._planner, Planner.change, asked, token=token, first=first)
-            if told is None:  # the planner has restarted meanwhile
+            given: dict[str, Any] = {"token": token, "first": first, "dry_run": dry_run}
+            told = first is not None and call(self._planner, Planner.change, asked, **given)
+            if not told:  # the planner has restarted meanwhile
                 time.sleep(_PAUSE)
                 continue
-            if not asked.dry_run:
+            if not dry_run:
                 call(self._info.registry, JobRegistry.note, "changed", told)
             return told
         raise EvenstepError(

@@ -10,7 +10,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evenstep.service.planner.changes import ADD, CANCEL, DROP, END, WEIGHTS, AskedChange
+from evenstep.plan.value_checks import check_at_least
+from evenstep.service.planner.changes import ADD, CANCEL, DROP, END, WEIGHTS, Change
 
 
 class Steering:
@@ -66,19 +67,13 @@ class Steering:
     def _asked(
         self, kind: str, value: Any, at_step: int | None, dry_run: bool = False
     ) -> dict[str, Any]:
-        return self._change(
-            AskedChange(
-                kind=kind,
-                value=value,
-                by=who(),
-                time=time.time(),
-                at_step=at_step,
-                dry_run=dry_run,
-            )
-        )
+        check_at_least(0, at_step=at_step)
+        step = -1 if at_step is None else at_step
+        asked = Change(kind=kind, value=value, step=step, by=who(), time=time.time())
+        return self._change(asked, dry_run)
 
     @abstractmethod
-    def _change(self, asked: AskedChange) -> dict[str, Any]: ...
+    def _change(self, asked: Change, dry_run: bool) -> dict[str, Any]: ...
 
 
 def who() -> str:

@@ -73,7 +73,8 @@ class _Packing:
 
         owner = min(map(self._in_order, self._orders()), key=score)
         loaders = range(int(owner.max()) + 1)
-        return [[self.pieces[each] for each in np.flatnonzero(owner == n)] for n in loaders]
+        members = [np.flatnonzero(owner == n).tolist() for n in loaders]
+        return [[self.pieces[each] for each in group] for group in members]
 
     def _orders(self) -> list[Int64Array]:
         times = (self.sizes.shape[1] - 3) // 3

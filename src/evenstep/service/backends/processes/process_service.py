@@ -91,10 +91,7 @@ class ProcessService(ChangingJob):
             planner = self._made("the Planner", 1, make_planner, *run)
             here = ThreadChannel(self._registry)
             registry = RemoteHandle.at("the registry", here, os.getpid(), _HERE)
-            self._state = self._new_state(
-                "processes", time.time_ns(), registry, planner, handles, ()
-            )
-            self._info = self._state.info
+            self._begin_state("processes", time.time_ns(), registry, planner, ())
             made = self._new_constructors(job, 0, self._groups)
             self._info = replace(self._info, constructors=made)
             self._state = replace(self._state, info=self._info)

@@ -71,8 +71,6 @@ class RoleActor:
         """Makes the role; see `location`."""
         try:
             self._host.make_role(make, unpickled_job(job, paths), *arguments, threads=threads)
-        except EvenstepError as error:
-            return error
         except Exception as error:
             return sendable(error)
         _collate_in_one_thread()
