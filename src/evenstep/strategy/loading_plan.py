@@ -63,14 +63,6 @@ class LoadingPlan:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __repr__(self) -> str:
-        carried = f", {len(self.carried):,} of them carried on" if len(self.carried) else ""
-        return (
-            f"<plan of step {self.step:,}: {len(self):,} samples to {self.buckets:,} buckets at "
-            f"{self.axis} x {self.micro_batches:,} micro-batches{carried}; imbalance "
-            f"{self.imbalance_before:.3f} -> {self.imbalance:.3f}>"
-        )
-
     @property
     def buckets(self) -> int:
         return self.assignment.buckets

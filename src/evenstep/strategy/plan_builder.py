@@ -19,6 +19,7 @@ from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import Balancing, assign
 from evenstep.strategy.balance.methods import CostFunction, sample_costs
+from evenstep.strategy.balance.micro_batches import Bins
 from evenstep.strategy.loading_plan import LoadingPlan
 
 
@@ -109,14 +110,8 @@ def place_samples(
     costs_of_rows = sample_costs(spec.cost, tokens[rows])
     costs: Costs = np.zeros(len(samples), costs_of_rows.dtype)  # type: ignore[assignment]
     costs[rows] = costs_of_rows
-    within = assign(
-        costs_of_rows,
-        tokens[rows],
-        spec.buckets,
-        spec.balancing,
-        micro_batches=micro_batches,
-        max_tokens=max_tokens,
-    )
+    bins = Bins(spec.buckets, micro_batches, max_tokens)
+    within = assign(costs_of_rows, tokens[rows], bins, spec.balancing)
     left = rows[~within.placed]
     if len(left):
         room = f"{within.buckets * micro_batches:,} micro-batches of {max_tokens:,} tokens"
@@ -170,9 +165,8 @@ def _micro_batch_count(samples: int, spec: GraphSpec, wanted: int, notes: list[s
     """Micro-batches of each bucket: those wanted, or as many as there are samples for."""
     if samples < spec.buckets:
         raise TooFewSamplesError(
-            f"{samples} samples cannot give each of {spec.buckets} buckets at "
-            f"{spec.axis} one, and a rank without samples would leave the others waiting; draw "
-            "more samples in a step"
+            f"{samples} samples cannot give each of {spec.buckets} buckets at {spec.axis} one, "
+            "and a rank without any would leave the others waiting; draw more samples in a step"
         )
     possible = min(wanted, samples // spec.buckets)
     if possible < wanted:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from evenstep.errors import ConfigurationError
 from evenstep.service.backends.steering import Steering
 from evenstep.service.client.rank_client import RankClient
 from evenstep.service.job.job import Job
@@ -54,9 +53,9 @@ class LocalService(Steering):
         """
         logs = logs or LogOptions()
         self.job = job
-        self._closed = False
         layout = layout_of(job, loaders)
         self._loaders: list[SourceLoader] = []
+        self._clients: list[RankClient] = []
         try:
             for part in job.loader_jobs(layout):
                 self._loaders.append(SourceLoader(part))
@@ -69,7 +68,6 @@ class LocalService(Steering):
         except BaseException:
             self.close()
             raise
-        self._clients: list[RankClient] = []
 
     def client(self, rank: int | None = None, **place: int) -> RankClient:
         """The client of a rank, given by its number or its coordinates, such as
@@ -178,20 +176,10 @@ class LocalService(Steering):
 
     def close(self) -> None:
         """Ends all roles. Idempotent."""
-        self._closed = True
-        for client in getattr(self, "_clients", []):
+        super().close()
+        for client in self._clients:
             client.close()
         if hasattr(self, "_planner"):
             self._planner.close()
         for loader in self._loaders:
             loader.close()
-
-    def __enter__(self) -> LocalService:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ConfigurationError("the service is closed; start the job again")

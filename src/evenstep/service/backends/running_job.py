@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.errors import EvenstepError
 from evenstep.service.backends.steering import Steering, first_free
 from evenstep.service.constructor.data_constructor import DataConstructor
 from evenstep.service.messages import call, results
@@ -18,19 +18,15 @@ from evenstep.service.remote.handles import RemoteHandle, warn_of_wait
 from evenstep.service.remote.job_state import JobInfo
 from evenstep.strategy import LoadingPlan
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 _STATUS_LIMIT = 5 * ANSWER_LIMIT  # seconds
 _ATTEMPTS = 20  # to make a change while planners restart
 _PAUSE = 0.5  # seconds between them
 
 
 class RunningJob(Steering):
-    """A context manager."""
+    """See the module docstring."""
 
     _info: JobInfo
-    _closed = False
 
     @property
     def name(self) -> str:
@@ -89,21 +85,7 @@ class RunningJob(Steering):
             "is stopped, hangs or is overloaded"
         )
 
-    def close(self) -> None:
-        """Idempotent."""
-        self._closed = True
-
     @property
     def _planner(self) -> RemoteHandle:
         on_wait = warn_of_wait(f"process {os.getpid()}")
         return self._info.planner.using(on_wait=on_wait, warn_after=self._info.warn_after)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ConfigurationError("the service is closed; start the job again")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

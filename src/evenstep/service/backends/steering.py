@@ -8,16 +8,20 @@ import socket
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from evenstep.errors import ConfigurationError
 from evenstep.plan.value_checks import check_at_least
 from evenstep.service.planner.changes import ADD, CANCEL, DROP, END, WEIGHTS, Change
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 class Steering:
-    """Each method changes the job from a step on, and returns what it does, JSON-able: the step,
-    and the weights `before` and `after` it. Steps that were planned before it stay as they are, and
-    so do samples that a policy's windows hold.
+    """A context manager. Each method changes the job from a step on, and returns what it does,
+    JSON-able: the step, and the weights `before` and `after` it. Steps that were planned before it
+    stay as they are, and so do samples that a policy's windows hold.
 
     All take:
         at_step: None is the first step that is neither planned nor on its way to a trainer.
@@ -25,6 +29,22 @@ class Steering:
 
     All raise `ConfigurationError`: the change cannot be made, or the step has another one.
     """
+
+    _closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigurationError("the service is closed; start the job again")
 
     def set_weights(
         self,

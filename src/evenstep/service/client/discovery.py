@@ -49,8 +49,7 @@ def job_in(file: Path, patience: float = SILENT) -> JobInfo | None:
         if not asked.wait(patience):
             raise EvenstepError(
                 f"the service at {file} is there, and has said nothing for {patience:.3g} s: its "
-                "process is stopped, hangs or is overloaded; let it go on (kill -CONT), or end it "
-                "and start the job again"
+                "process is stopped, hangs or is overloaded; kill -CONT it, or start the job again"
             )
         job: JobInfo | None = asked.answer().only()
         return job

@@ -297,9 +297,8 @@ class DataConstructor:
             if not totals.supervised_tokens.any() and not self._warned:
                 self._warned = True
                 logger.warning(
-                    "step %d has no supervised token on any rank, so nothing is learned from it: "
-                    "all labels of its samples are -100; see what the transforms of its sources "
-                    "mask",
+                    "step %d has no supervised token on any rank: all labels of its samples are "
+                    "-100, so nothing is learned from it; see what transforms of its sources mask",
                     plan.step,
                 )
         return totals

@@ -433,9 +433,8 @@ class Job(NamesArguments):
             check_methods(self.sharding)
         if self.tree.sizes["CP"] > 1 and self.sharding is not None and pads(self.collate):
             raise ConfigurationError(
-                f"the mesh has CP={self.tree.sizes['CP']}, and padded rows are not cut over "
-                "context-parallel ranks; choose collate='pack', or sharding=None to give each of "
-                "these ranks the whole batch"
+                f"the mesh has CP={self.tree.sizes['CP']}, and padded rows are not cut over its "
+                "ranks; choose collate='pack', or sharding=None to give each the whole batch"
             )
         if self.memory.workers:
             pickled("what samples of the job are measured by", self.measure)

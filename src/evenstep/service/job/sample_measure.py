@@ -99,9 +99,8 @@ class SampleMeasure:
         given = source.measure(sample, shard, index) if source.lengths is not None else {}
         if unknown := [modality for modality in given if modality not in self.modalities]:
             raise SampleError(
-                f"lengths= of source {source.name!r} gives {unknown[0]!r} for {_name(where)}, and "
-                f"the job has the modalities {', '.join(self.modalities)}; name it in modalities= "
-                "of MeasureOptions"
+                f"lengths= of source {source.name!r} gives {unknown[0]!r} for {_name(where)}; name "
+                f"it in modalities= of MeasureOptions, which has {', '.join(self.modalities)}"
             )
         lengths: dict[str, Length] = {
             modality: given[modality] if modality in given else _length(modality, where, of, sample)

@@ -359,9 +359,8 @@ class Planner:
             return logged.before
         if step != self._step and (self._ended_at is None or step < self._step):
             raise ConfigurationError(
-                f"the state before step {step} is not there: step {self._step} is planned "
-                f"next, and {self._job.memory.plans_kept} steps are kept (plans_kept= of "
-                "ServiceMemory)"
+                f"the state before step {step} is not there: step {self._step} comes next, and "
+                f"{self._job.memory.plans_kept} steps are kept (plans_kept= of ServiceMemory)"
             )
         return self._state()
 

@@ -233,9 +233,8 @@ class PolicySteps:
         shortest, longest = int(tokens.argmin()), int(tokens.argmax())
         if tokens[shortest] < 1:
             raise SampleError(
-                f"sample {table.identity(shortest)} has no {'+'.join(counted)}; name all "
-                "modalities that the model works on as counted= of MeasureOptions, or filter it "
-                "in the source"
+                f"sample {table.identity(shortest)} has no {'+'.join(counted)}; name all that the "
+                "model works on as counted= of MeasureOptions, or filter it in the source"
             )
         if most is not None and tokens[longest] > most:
             raise too_long(f"sample {table.identity(longest)}", int(tokens[longest]), most)

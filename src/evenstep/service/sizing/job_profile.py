@@ -79,8 +79,7 @@ def profile(job: Job, *, samples: int = 64, seconds: float = 5.0) -> JobProfile:
     except EOFError as error:
         raise ConfigurationError(
             f"the process that measured source {source!r} died; its reader or its transform ends "
-            "the process, or takes more memory than there is: see what it has written to standard "
-            "error"
+            "it, or takes more memory than there is: see what is in standard error"
         ) from error
     finally:
         process.kill()

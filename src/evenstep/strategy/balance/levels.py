@@ -23,7 +23,7 @@ from evenstep.arrays import Int64Array
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import Costs, largest_first, sums, whole_costs
 from evenstep.strategy.assignment import Assignment
-from evenstep.strategy.balance.micro_batches import by_bucket_first, by_method, in_order
+from evenstep.strategy.balance.micro_batches import Bins, by_bucket_first, by_method, in_order
 
 LEVELS = ("inter", "intra", "both")
 
@@ -42,30 +42,20 @@ class Balancing:
     """Tokens of each micro-batch; None takes the job's."""
 
 
-def assign(
-    costs: Costs,
-    tokens: Int64Array,
-    buckets: int,
-    balancing: Balancing,
-    *,
-    micro_batches: int,
-    max_tokens: int | None,
-) -> Assignment:
+def assign(costs: Costs, tokens: Int64Array, bins: Bins, balancing: Balancing) -> Assignment:
     """Forms micro-batches and deals them to buckets.
 
     Args:
         costs: [samples] in the order drawn.
-        tokens: [samples] from 1 to `max_tokens`.
-        buckets: number of buckets.
+        tokens: [samples] from 1 to the cap.
         balancing: the methods.
-        micro_batches: number of micro-batches of each bucket.
-        max_tokens: tokens that a micro-batch holds.
 
     Returns:
         An assignment in which samples that found no room have no bucket.
     """
-    bins = _bins(costs, tokens, buckets, balancing, micro_batches, max_tokens)
-    return _ordered(bins, costs if balancing.intra else None, buckets, micro_batches)
+    bin_of = _bins(costs, tokens, bins, balancing)
+    by = costs if balancing.intra else None
+    return _ordered(bin_of, by, bins.buckets, bins.micro_batches)
 
 
 def _in_turn(numbers: Int64Array, buckets: int, micro_batches: int) -> Int64Array:
@@ -88,31 +78,24 @@ def arrival(rows: Int64Array, samples: int, buckets: int, micro_batches: int) ->
     return _ordered(bins, None, buckets, micro_batches)
 
 
-def _bins(
-    costs: Costs,
-    tokens: Int64Array,
-    buckets: int,
-    balancing: Balancing,
-    micro_batches: int,
-    max_tokens: int | None,
-) -> Int64Array:
+def _bins(costs: Costs, tokens: Int64Array, bins: Bins, balancing: Balancing) -> Int64Array:
     """[samples] the micro-batch of each, numbered bucket after bucket; -1 for none."""
-    total = buckets * micro_batches
-    if total == 1 and tokens.sum() <= (max_tokens or np.inf):
+    total, cap = len(bins), bins.cap
+    if total == 1 and tokens.sum() <= (cap or np.inf):
         return np.zeros(len(tokens), np.int64)  # there is nothing to decide
     intra, inter = balancing.intra, balancing.inter
     if balancing.together and intra is not None:
-        both = by_bucket_first(intra, costs, tokens, buckets, micro_batches, max_tokens)
+        both = by_bucket_first(intra, costs, tokens, bins)
         if both is not None:
-            return _costliest_first(both, costs, np.arange(total) // micro_batches)
+            return _costliest_first(both, costs, np.arange(total) // bins.micro_batches)
     if intra is None:
-        formed = in_order(tokens, total, max_tokens)
+        formed = in_order(tokens, total, cap)
     else:
-        formed = by_method(intra, costs, tokens, total, max_tokens)
+        formed = by_method(intra, costs, tokens, total, cap)
     if inter is None:
-        return np.where(formed < 0, -1, _in_turn(formed, buckets, micro_batches))
+        return np.where(formed < 0, -1, _in_turn(formed, bins.buckets, bins.micro_batches))
     loads = _loads(formed, costs, total)
-    return _costliest_first(formed, costs, deal(inter, loads, buckets))
+    return _costliest_first(formed, costs, deal(inter, loads, bins.buckets))
 
 
 def _loads(formed: Int64Array, costs: Costs, micro_batches: int) -> Costs:

@@ -62,8 +62,7 @@ def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bo
     except Exception as error:  # Ray has no error class for a node that is too slow to start
         raise EvenstepError(
             f"Ray could not be started {where} ({type(error).__name__}: "
-            f"{' '.join(str(error).split())}); see its logs, and try again when the machine has "
-            "less to do"
+            f"{' '.join(str(error).split())}); see its logs, or try again when there is less to do"
         ) from error
     return True
 

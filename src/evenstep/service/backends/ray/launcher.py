@@ -274,9 +274,8 @@ class Launcher:
                 if not ray.wait([asked], timeout=left)[0]:
                     free = ray.available_resources().get("CPU", 0.0)
                     raise ConfigurationError(
-                        f"{role} was not ready within {self._faults.patience:g} seconds, and "
-                        f"the cluster has {free:g} CPUs free; raise patience=, or lower cpus= or "
-                        "loaders="
+                        f"{role} was not ready within {self._faults.patience:g} seconds, with "
+                        f"{free:g} CPUs free; raise patience=, or lower cpus= or loaders="
                     )
                 try:
                     location_in(ray.get(asked))

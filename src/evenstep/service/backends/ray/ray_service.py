@@ -85,7 +85,7 @@ class RayService(ChangingJob):
         if self._closed:
             return
         self._end_scaling()
-        self._closed = True
+        super().close()
         self._close_clients()
         if self._file is not None:
             remove_endpoint(self._file, self._endpoint)
