@@ -22,12 +22,7 @@ from evenstep.service.registry import common_state
 from evenstep.service.registry.common_state import CommonState
 from evenstep.service.registry.role_status import EventLog
 from evenstep.service.registry.role_watch import RoleWatch
-from evenstep.service.remote.channels import (
-    Answer,
-    Location,
-    RoleGoneError,
-    RolePlace,
-)
+from evenstep.service.remote.channels import Answer, Location, RoleGoneError, RolePlace
 from evenstep.service.remote.handles import RemoteHandle
 
 STEP = 2

@@ -82,10 +82,7 @@ def test_weights_count_from_their_step_on_over_any_others(
 
 def test_a_policy_draws_by_them_what_comes_after_its_windows() -> None:
     job = planner_job_of(
-        policy=evenstep.Even(64, packed=True),
-        strategy=None,
-        max_tokens=None,
-        schedule={"web": 1.0},
+        policy=evenstep.Even(64, packed=True), strategy=None, max_tokens=None, schedule={"web": 1.0}
     )
     planner = Planner(job, METADATA)
     planner.plan(1)

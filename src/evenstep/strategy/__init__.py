@@ -18,12 +18,7 @@ Around it:
 Primitives have the names of the OVERLORD paper; `sample` of its first version is `mix` here.
 """
 
-from evenstep.mixture.sample_table import (
-    BufferedMetadata,
-    BulkMetadata,
-    Metadata,
-    SampleTable,
-)
+from evenstep.mixture.sample_table import BufferedMetadata, BulkMetadata, Metadata, SampleTable
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.methods import METHODS
 from evenstep.strategy.graph import DGraph

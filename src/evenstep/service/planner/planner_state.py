@@ -98,11 +98,7 @@ def check_state(state: Any) -> None:
 
 
 def loaded_state(
-    state: Mapping[str, Any],
-    *,
-    job: Job,
-    contents: Contents,
-    mixture: Mixer,
+    state: Mapping[str, Any], *, job: Job, contents: Contents, mixture: Mixer
 ) -> PlannerState:
     """Inverse of `state_to_dict`; loads the mixture too.
 

@@ -15,16 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from evenstep.service.messages import (
-    Message,
-    Method,
-    P,
-    Reply,
-    T,
-    WaitTimer,
-    message,
-    request_text,
-)
+from evenstep.service.messages import Message, Method, P, Reply, T, WaitTimer, message, request_text
 from evenstep.service.remote.channels import (
     ATTEMPTS,
     NOWHERE,

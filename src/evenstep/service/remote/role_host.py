@@ -100,11 +100,7 @@ class RoleHost(SocketHost):
     # The role
 
     def make_role(
-        self,
-        make: Callable[..., Any],
-        job: Any,
-        *arguments: Any,
-        threads: int = 1,
+        self, make: Callable[..., Any], job: Any, *arguments: Any, threads: int = 1
     ) -> None:
         """Makes the role, and gives it threads.
 

@@ -23,11 +23,7 @@ from evenstep.service.backends.changing_job import ChangingJob
 from evenstep.service.backends.processes.loader_processes import LoaderSuccession, StandbyProcesses
 from evenstep.service.client.discovery import job_in
 from evenstep.service.job.job import Job
-from evenstep.service.job.roles import (
-    constructor_name,
-    constructor_threads,
-    ranks_of,
-)
+from evenstep.service.job.roles import constructor_name, constructor_threads, ranks_of
 from evenstep.service.job.source_layout import LoaderJob
 from evenstep.service.planner.seen import begin_run
 from evenstep.service.planner.store.run_store import new_run

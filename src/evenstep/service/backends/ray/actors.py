@@ -33,12 +33,7 @@ class RoleActor:
     """See the module docstring."""
 
     def __init__(
-        self,
-        make: Callable[..., Any],
-        given: bytes,
-        paths: Sequence[str],
-        keys: Keys,
-        threads: int,
+        self, make: Callable[..., Any], given: bytes, paths: Sequence[str], keys: Keys, threads: int
     ) -> None:
         """Makes the role.
 

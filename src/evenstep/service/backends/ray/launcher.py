@@ -38,11 +38,7 @@ from evenstep.service.planner.store.run_store import RunPlace
 from evenstep.service.remote.channels import RolePlace, cause_of_death
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobState
-from evenstep.service.remote.role_makers import (
-    make_loader,
-    restart_constructor,
-    restart_planner,
-)
+from evenstep.service.remote.role_makers import make_loader, restart_constructor, restart_planner
 from evenstep.service.start_options import RayOptions, StartOptions
 from evenstep.service.transport.endpoint import Keys
 

@@ -18,11 +18,7 @@ from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
-from evenstep.service.backends.ray.locators import (
-    LoaderActors,
-    RayLocator,
-    import_ray,
-)
+from evenstep.service.backends.ray.locators import LoaderActors, RayLocator, import_ray
 from evenstep.service.messages import Message
 from evenstep.service.registry.metrics import MetricsExporter
 from evenstep.service.registry.registry import JobRegistry
