@@ -45,13 +45,9 @@ class Assignment:
         micro_batches: int,
     ) -> Assignment:
         """An assignment from columns of any integer type."""
-        return cls(
-            bucket=np.asarray(bucket, np.int32),
-            micro_batch=np.asarray(micro_batch, np.int32),
-            order=np.asarray(order, np.int32),
-            buckets=buckets,
-            micro_batches=micro_batches,
-        )
+        columns = {"bucket": bucket, "micro_batch": micro_batch, "order": order}
+        given = {name: np.asarray(column, np.int32) for name, column in columns.items()}
+        return cls(**given, buckets=buckets, micro_batches=micro_batches)
 
     def __len__(self) -> int:
         return len(self.bucket)

@@ -45,17 +45,8 @@ DIVIDING_AXES = ("DP", "CP", "TP", WORLD)
 
 # Dimension names of torchtitan's meshes, and the axis that each is part of. Those that join
 # data-parallel with context-parallel ranks, as "fsdp" does, do not determine which rank needs what.
-_TORCH_NAMES = {
-    "pp": "PP",
-    "dp": "DP",
-    "batch": "DP",
-    "dp_replicate": "DP",
-    "dp_shard": "DP",
-    "dp_shard_mod_ep": "DP",
-    "dp_shard_in_ep": "DP",
-    "cp": "CP",
-    "tp": "TP",
-}
+_DP = ("dp", "batch", "dp_replicate", "dp_shard", "dp_shard_mod_ep", "dp_shard_in_ep")
+_TORCH_NAMES = {"pp": "PP", **dict.fromkeys(_DP, "DP"), "cp": "CP", "tp": "TP"}
 
 
 @dataclass(frozen=True, order=True)

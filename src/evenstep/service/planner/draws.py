@@ -50,9 +50,8 @@ class BadSamples:
             SampleError: a source has more than it may have.
         """
         for source, runs in passed_over.items():
-            limit, found = self._limits[source], {}
-            for name in (source, source + TOO_LONG):
-                found[name] = dict.fromkeys(self.found.get(name, ()))
+            limit, names = self._limits[source], (source, source + TOO_LONG)
+            found = {name: dict.fromkeys(self.found.get(name, ())) for name in names}
             for failure in (each for run in runs for each in failures(source, *run)):
                 where, long = (failure.shard, failure.index), _is_too_long(failure)
                 known = found[source + TOO_LONG if long else source]

@@ -55,7 +55,7 @@ class PlannedLoader:
     """Of its busiest process for a step, in the step that takes longest."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Shortage:
     """A limit that cannot be kept."""
 
@@ -176,29 +176,18 @@ def _shortages(limits: LoaderLimits, layout: LoaderLayout) -> Iterator[Shortage]
         more = len(loader.shares) - 3
         what = f"loader {number} ({names}{f' and {more:,} more' if more > 0 else ''})"
         if loader.memory > limits.memory * ROUNDING:
-            yield Shortage(
-                what=what,
-                needs=f"{loader.memory / 2**20:,.0f} MiB",
-                has=f"{limits.memory / 2**20:,.0f} MiB",
-                remedy="raise the memory of a loader, or write files with smaller row groups",
-            )
+            needs, has = (f"{each.memory / 2**20:,.0f} MiB" for each in (loader, limits))
+            remedy = "raise the memory of a loader, or write files with smaller row groups"
+            yield Shortage(what, needs, has, remedy)
         if loader.seconds > limits.seconds * ROUNDING:
-            yield Shortage(
-                what=what,
-                needs=f"{loader.seconds:.3g} s a step",
-                has=f"{limits.seconds:.3g} s",
-                remedy="lower what is drawn of it, raise the workers of a loader, or prepare its "
-                "samples beforehand",
-            )
+            remedy = "lower what is drawn of it, raise the workers of a loader, or prepare its "
+            needs, has = f"{loader.seconds:.3g} s a step", f"{limits.seconds:.3g} s"
+            yield Shortage(what, needs, has, remedy + "samples beforehand")
     cores = layout.cores
     if limits.cores is not None and cores > limits.cores * ROUNDING:
         longer = limits.step_seconds * cores / limits.cores
-        yield Shortage(
-            what="all loaders",
-            needs=f"{cores:.1f} cores",
-            has=f"{limits.cores:g}",
-            remedy=f"give more cores, or take {longer:.3g} s for a step",
-        )
+        remedy = f"give more cores, or take {longer:.3g} s for a step"
+        yield Shortage("all loaders", f"{cores:.1f} cores", f"{limits.cores:g}", remedy)
 
 
 def owners_by_weight(weights: Sequence[float], loaders: int) -> list[list[int]]:
