@@ -105,6 +105,6 @@ class WindowSize:
         size = self.current if self.grows else self._first
         if self._tokens is not None and tokens and not again:
             wanted = -(-self._tokens * samples // tokens)
-            size = max(size, min(wanted, size + (size + 1) // 2))
+            size = max(size, min(wanted, 2 * size))
         self.current = min(size, self.limit or size)
         return again
