@@ -3,9 +3,9 @@ more than there is memory for.
 
 Under ``buffer_size="auto"`` a window grows to `Policy.window_tokens`. All ranks compute the same
 size, from the samples and tokens that their windows held in the round before. It starts small, so
-that the first step comes soon; it grows by at most half from round to round, so that no step waits
-for many samples; and it does not follow the mean length down again. Until it has grown, groups are
-padded more: 4 to 9 % in the first ten steps, less than 2 % in the next fifty.
+that the first step comes soon, at most doubles from round to round, and does not follow the mean
+length down again. Until it has grown, padded groups have more padding: 4 to 7 % in the first ten
+steps.
 
 In each round every rank says how many samples like those of its window it has memory for. The
 least of these limits the next windows of all ranks. If it limits the first, that window is formed
