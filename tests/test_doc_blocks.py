@@ -24,8 +24,8 @@ YOURS = set(
         dataset code chat documents pairs prompts rollouts sources data folder path batch total
         model tower optimizer tokenizer collate device device_type rank ranks world_size epochs lr
         args reward save train tokenize average_gradients policy_loss lengths supervised values
-        flops vit writer n step address context loader job provider query key value attention metadata
-        mixture varlen_attention gathered_keys gathered_values
+        flops vit writer n step address context loader job provider query key value attention
+        metadata mixture varlen_attention gathered_keys gathered_values
         """,
     )
 )

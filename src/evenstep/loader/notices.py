@@ -172,7 +172,8 @@ class Notices:
             self._composition.add_moments(moments, ends_update=ends)
         groups = first.world_size * first.accumulate
         window = progress.start.columns[0]
-        if not len(window) or self._composition.updates < (_FEW_UPDATES if groups < _FEW else _UPDATES):
+        enough = _FEW_UPDATES if groups < _FEW else _UPDATES
+        if not len(window) or self._composition.updates < enough:
             return
         value = self._composition.within(LengthMoments.of(window, [0, len(window)]).together())
         vary = window.std() >= _LEAST_CV * window.mean()

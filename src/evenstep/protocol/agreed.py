@@ -146,11 +146,11 @@ class Agreed:
         """What holds from the next round on is what the start of this one says, and its steps.
 
         Args:
-            grown: the next windows are larger, so that their groups will be fuller.
+            grown: the next windows are larger, and their groups fuller. After the first ones, much so.
         """
         # What ranks make of all that is left, at the end of an epoch, says nothing of others.
         ends = self._ranks > 1 and totals.samples.sum() == heads.samples.sum()
-        if self._asked and len(totals) and not ends:
+        if self._asked and len(totals) and not ends and not (grown and start.round == 0):
             held, wanted = (0, 0) if grown else self._filled
             more = int(totals.tokens.sum()), len(totals) * self._ranks * self._wanted
             self._filled = held * _KEPT // 8 + more[0], wanted * _KEPT // 8 + more[1]
