@@ -3,7 +3,7 @@
 throughput     samples per second through workers, batcher and trainer
 training       real training: seconds, waiting and held-out loss of four ways to form batches
 late_images    memory and speed of pixels that are made late
-start_methods  seconds to the first batch, and memory, of each way to start workers
+first_batch    seconds to the first batch, and memory, beside torch and by each way to start
 long_run       memory, files and speed over as many steps as you like, with exact resumes
 fault_times    seconds from a fault to the error that names it, on every rank
 fault_cases    what goes wrong in its jobs

@@ -50,7 +50,7 @@ def dealing(writer: Connection, serial: int = 0, after: Feeder | None = None) ->
 
 
 def dealt_feed(reader: Connection, size: int, serial: int = 0) -> IndexFeed:
-    feed = IndexFeed(reader, size)
+    feed = IndexFeed(reader, size, workers=0)
     feed.serial, feed.deals = serial, True
     return feed
 

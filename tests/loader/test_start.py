@@ -86,6 +86,17 @@ def forked(said: dict[str, int]) -> bool:
     return said["server"] == os.getpid()
 
 
+@pytest.mark.parametrize("place", ["a thread", "an accelerator", "neither"])
+def test_a_trainer_is_forked_unless_something_else_runs_in_it(
+    make: Any, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, place: str
+) -> None:
+    if place == "a thread":
+        request.getfixturevalue("another_thread")
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: place == "an accelerator")
+    assert forked(whole_pass(make())) == (place == "neither")
+
+
+@pytest.mark.usefixtures("another_thread")
 def test_a_pass_sees_the_dataset_and_the_settings_as_it_begins(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +113,8 @@ def test_a_pass_sees_the_dataset_and_the_settings_as_it_begins(
     assert after == {**before, "epoch": 3, "setting": 7, "floats": 8}
 
 
+@pytest.mark.usefixtures("another_thread")
+@pytest.mark.filterwarnings("ignore:evenstep forks workers")
 def test_what_a_copy_would_change_or_cost_is_forked(make: Any) -> None:
     loader = make(Telling(np.zeros(3_000_000)))
     assert forked(whole_pass(loader))
@@ -143,6 +156,8 @@ def other_shift(self: Telling) -> int:
     ],
     ids=["global", "module attribute", "method"],
 )
+@pytest.mark.usefixtures("another_thread")
+@pytest.mark.filterwarnings("ignore:evenstep forks workers")
 def test_what_was_changed_since_it_was_imported_is_seen(
     make: Any, monkeypatch: pytest.MonkeyPatch, changed: str, value: Any, shift: int
 ) -> None:
@@ -223,6 +238,7 @@ def test_a_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path) -
 
 ELSEWHERE = """
 import os
+import threading
 import psutil
 import evenstep
 from documents import Documents
@@ -232,6 +248,7 @@ class Telling(Documents):
         return {"server": psutil.Process().parent().ppid(), **super().__getitem__(index)}
 
 if __name__ == "__main__":
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
     loader = evenstep.DataLoader(
         Telling(16), policy=evenstep.TokenBudget(2048), num_workers=1
     )

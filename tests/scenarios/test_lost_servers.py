@@ -84,7 +84,13 @@ def server_pid() -> int:
     return fork_server.fork_server()._process.pid
 
 
+def beside_a_thread() -> None:
+    """Where a fork of the trainer would copy what another thread holds."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
 def lost_at_every_moment(rank: Rank, folder: Path, number: signal.Signals) -> bool:
+    beside_a_thread()
     # Looks more often, and waits as long; but one second for a batcher that nobody says has ended.
     batcher_handles.GRACE = -4.0
     fork_server._LOOK, fork_server._PATIENCE, fork_server._LATE = 0.1, 1200, 600
@@ -148,6 +154,7 @@ class Slow:
 def slow_imports(rank: Rank, folder: Path) -> Any:
     import sys
 
+    beside_a_thread()
     sys.path.insert(0, str(folder))
     said = listen()
     (folder / "slow_rows.py").write_text(SLOW.format(seconds=0))

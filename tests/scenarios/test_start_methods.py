@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,11 @@ class Telling(Documents):
 """
 MAIN = """
 import os
+import threading
 import evenstep
 
 def main():
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
     loader = evenstep.DataLoader(Telling(16), batch_size=4, num_workers=1)
     (server,) = {int(one) for batch in loader for one in batch["server"]}
     print("forked" if server == os.getpid() else "served")
@@ -146,7 +149,18 @@ def said_by(command: list[str], folder: Path | None = None) -> str:
     return done.stdout.strip()
 
 
+def beside_a_thread() -> None:
+    """Where a fork of the trainer would copy what another thread holds."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+def train_beside(rank: Rank, *arguments: Any) -> None:
+    beside_a_thread()
+    train(rank, *arguments)
+
+
 def make_and_wait(rank: Rank) -> None:
+    beside_a_thread()
     loader = loader_over(Documents(100), num_workers=2)
     rank.say("training")
     rank.heard(0, "nothing", within=60)
@@ -156,7 +170,7 @@ def make_and_wait(rank: Rank) -> None:
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
-        (train, ({"num_workers": 2}, Sticky(200))),
+        (train_beside, ({"num_workers": 2}, Sticky(200))),
         (make_and_wait, ()),
     ],
     ids=["stuck worker", "server still starting"],

@@ -125,8 +125,11 @@ def test_a_process_that_is_stopped_for_30_seconds_costs_no_sample(tmp_path: Path
     assert "rank 0 has waited 20 s for rank 1" in outcomes[0].log
 
 
+FIXED = evenstep.FixedBatch(8)
+
+
 def test_nothing_is_logged_while_nobody_waits_long(tmp_path: Path) -> None:
-    with Job(one_epoch, 2, {**FORK, "warn_after": 10}, folder=tmp_path) as job:
+    with Job(one_epoch, 2, {**FORK, "warn_after": 10, "policy": FIXED}, folder=tmp_path) as job:
         outcomes = job.join(30)
     assert [without_gloo(outcome.log) for outcome in outcomes] == ["", ""]
     assert sum(outcome.value for outcome in outcomes) == 300

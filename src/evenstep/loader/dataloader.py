@@ -125,9 +125,9 @@ class DataLoader(LoaderAttributes):
             `evenstep.batch.loss_scale`.
         step_log: a file to which the first rank adds a line for each step: what it took and held.
             ``evenstep report`` shows it.
-        multiprocessing_context: how batcher and workers start. None is a fork server that starts
-            with the first loader; or a fork, where the dataset could not be sent to it or would be
-            another there. See "How workers start" in docs/loader.md.
+        multiprocessing_context: how batcher and workers start. None is a fork; beside other threads
+            or an accelerator a fork server, if the dataset can be sent to it and is the same there.
+            See "How workers start" in docs/loader.md.
         in_order: batches come in order, so False is refused.
         group: the process group of all ranks that train on these steps: the data-parallel ones,
             and those that share micro-batches with them (`WorkloadPacking.context_parallel`), next

@@ -26,8 +26,8 @@ LEAST_COMPOSITION = 0.9
 """Below it, updates are so alike in length that training on them is worth a warning."""
 _UPDATES = 32
 """Updates that show composition well enough."""
-_FEW = 4
-"""Groups of an update below which one update does."""
+_FEW, _FEW_UPDATES = 4, 8
+"""Groups of an update below which so few updates do; the first have only small windows."""
 _NAMED = 8
 """Ranks that a line names."""
 _LEAST_CV = 0.1
@@ -159,8 +159,8 @@ class Notices:
             )
 
     def round(self, first: StepInfo, progress: RoundProgress) -> None:
-        """Warns, once and on the first rank, of updates that hold samples of like length: before
-        the first step where updates have few groups, or else once enough of them are planned.
+        """Warns, once and on the first rank, of updates that hold samples of like length, once
+        enough of them are planned.
 
         Args:
             first: step of the round.
@@ -172,7 +172,8 @@ class Notices:
             self._composition.add_moments(moments, ends_update=ends)
         groups = first.world_size * first.accumulate
         window = progress.start.columns[0]
-        if not len(window) or self._composition.updates < (1 if groups < _FEW else _UPDATES):
+        enough = _FEW_UPDATES if groups < _FEW else _UPDATES
+        if not len(window) or self._composition.updates < enough:
             return
         value = self._composition.within(LengthMoments.of(window, [0, len(window)]).together())
         vary = window.std() >= _LEAST_CV * window.mean()

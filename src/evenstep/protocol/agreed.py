@@ -140,12 +140,18 @@ class Agreed:
         updates = self.updates
         return updates.accumulate - updates.micro_step(step) if self.grows else None
 
-    def end(self, start: RoundStart, heads: ProposalHeads, totals: RoundTotals) -> None:
-        """What holds from the next round on is what the start of this one says, and its steps."""
+    def end(
+        self, start: RoundStart, heads: ProposalHeads, totals: RoundTotals, *, grown: bool
+    ) -> None:
+        """What holds from the next round on is what the start of this one says, and its steps.
+
+        Args:
+            grown: the next windows are larger, and their groups fuller. After the first ones, much so.
+        """
         # What ranks make of all that is left, at the end of an epoch, says nothing of others.
         ends = self._ranks > 1 and totals.samples.sum() == heads.samples.sum()
-        if self._asked and len(totals) and not ends:
-            held, wanted = self._filled
+        if self._asked and len(totals) and not ends and not (grown and start.round == 0):
+            held, wanted = (0, 0) if grown else self._filled
             more = int(totals.tokens.sum()), len(totals) * self._ranks * self._wanted
             self._filled = held * _KEPT // 8 + more[0], wanted * _KEPT // 8 + more[1]
         self.resumes = False

@@ -375,7 +375,9 @@ class RankProtocol:
         receipts = exchanged.once(bodies.decode_receipts, received)
         totals = exchanged.once(RoundTotals.decode, receipts.totals, sources=self.options.sources)
         self.rounds += 1
-        self.agreed.end(self._round.start, self._heads, totals)
+        start = self._round.start
+        grown = self._size.current > (start.window_size or 0)
+        self.agreed.end(start, self._heads, totals, grown=grown)
         self._phase = _Phase.FILLING
         self._windows.end_round(self._heads, totals, receipts.left)
         self.lending.end(receipts.lent)

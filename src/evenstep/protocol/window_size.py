@@ -3,8 +3,8 @@ more than there is memory for.
 
 Under ``buffer_size="auto"`` a window grows to `Policy.window_tokens`. All ranks compute the same
 size, from the samples and tokens that their windows held in the round before. It starts small, so
-that the first step comes soon, at most doubles from round to round, and does not follow the mean
-length down again.
+that the first step comes soon; grows fourfold from round to round, and twofold once it is large;
+and does not follow the mean length down again.
 
 In each round every rank says how many samples like those of its window it has memory for. The
 least of these limits the next windows of all ranks. If it limits the first, that window is formed
@@ -21,8 +21,8 @@ from evenstep.protocol.window_buffer import RoundStart
 
 FIXED_SIZE = 1024
 """Samples of a window under "auto", where the policy does not ask for a number of tokens."""
-FIRST_SIZE = 256
-"""Samples of the first window where it does."""
+FIRST_SIZE, LARGE = 32, 256
+"""Samples of the first window where it does; and from which on it at most doubles."""
 
 
 def check_buffer_size(buffer_size: int | str) -> None:
@@ -104,6 +104,6 @@ class WindowSize:
         size = self.current if self.grows else self._first
         if self._tokens is not None and tokens and not again:
             wanted = -(-self._tokens * samples // tokens)
-            size = max(size, min(wanted, 2 * size))
+            size = max(size, min(wanted, size * (2 if size >= LARGE else 4)))
         self.current = min(size, self.limit or size)
         return again

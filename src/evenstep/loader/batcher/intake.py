@@ -47,6 +47,7 @@ from evenstep.loader.workers.worker_start import (
     raising_worker_deaths,
     rank_seed,
 )
+from evenstep.protocol.window_size import FIRST_SIZE
 
 _POLL_SECONDS = 0.2  # between two checks whether the pass continues
 
@@ -54,9 +55,11 @@ _POLL_SECONDS = 0.2  # between two checks whether the pass continues
 class IndexFeed:
     """The batch sampler of the inner loader: turns blocks from the feeder into chunk requests."""
 
-    def __init__(self, connection: Connection, chunk_size: int) -> None:
+    def __init__(self, connection: Connection, chunk_size: int, workers: int) -> None:
         self._connection = connection
         self._chunk_size = chunk_size
+        self._first_size = min(chunk_size, max(1, FIRST_SIZE // max(1, 2 * workers)))
+        """Of chunks for the first window, for which all workers work."""
         self.epoch_seed = 0
         self.serial = 0
         self.taken = 0
@@ -98,6 +101,7 @@ class IndexFeed:
     def __iter__(self) -> Iterator[list[ChunkRequest]]:
         self.requested.clear()
         self.first_rows = None
+        size, first = self._first_size, FIRST_SIZE
         waiting: list[tuple[int, Any]] = []
         while True:
             # The inner loader asks for a request before it hands over a chunk that has come. While
@@ -118,14 +122,15 @@ class IndexFeed:
             waiting.extend(block or ())
             # What a deal leaves over is a smaller chunk. Waiting for the next deal could hang, and
             # chunks would depend on timing.
-            while len(waiting) >= self._chunk_size or (not block and waiting):
-                size = self._chunk_size
+            while len(waiting) >= size or (not block and waiting):
                 # Samples whose steps are planned already do not fail with those that follow.
                 planned = sum(number < self.taken for number, _ in waiting[:size])
                 numbers, indices = zip(*waiting[: planned or size])
                 self.requested.append((numbers, indices))
                 yield [ChunkRequest(self.epoch_seed, indices)]
-                del waiting[: planned or size]
+                first -= len(indices)
+                size = self._first_size if first > 0 else self._chunk_size
+                del waiting[: len(indices)]
             if block is None:
                 return
 
@@ -182,7 +187,7 @@ class Intake:
             )
             self._loader = DataLoader(self._chunked, batch_size=None, **options)
         else:
-            self.feed = IndexFeed(connection, spec.chunk_size)
+            self.feed = IndexFeed(connection, spec.chunk_size, workers)
             dataset = IndexedDataset(spec.source, preparation)
             self._loader = DataLoader(dataset, batch_sampler=self.feed, **options)
 

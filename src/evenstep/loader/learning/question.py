@@ -103,10 +103,11 @@ class Learned:
         }
 
 
-_LENGTHS, _PREPARED_LENGTHS = 256, 64
-"""Samples that are measured to choose the size of groups; where `collate_fn` prepares them."""
-_FIRST, _CHUNK = 4, 8
-"""Samples that are measured first, and twice; and at a time then."""
+_LENGTHS, _PREPARED_LENGTHS, _FEW = 256, 64, 32
+"""Samples that are measured to choose the size of groups; where `collate_fn` prepares them; and for
+`Even`, whose groups follow how full those before were."""
+_CHUNK = 4
+"""Samples that are measured at a time; the first ones twice."""
 
 
 class Measured(NamedTuple):
@@ -172,6 +173,7 @@ class JobQuestion:
         measures = sized and known is None and by_length and not options.iterable
         rows = asks_rows(options, ranks)
         few = _PREPARED_LENGTHS if rows or options.prepare is not None else _LENGTHS
+        few = _FEW if isinstance(options.policy, Even) else few
         return cls(
             options=options,
             ranks=ranks,
@@ -244,7 +246,7 @@ def _measured(options: LoaderOptions, run: Run, question: JobQuestion) -> Measur
         count = len(order)
     else:
         order = np.random.default_rng(options.seed).choice(size, count, replace=False).tolist()
-    places = [0, *range(_FIRST, count, _CHUNK), count]
+    places = [*range(0, count, _CHUNK), count]
     chunks = [(order[i:j], i == 0) for i, j in pairwise(places)]
     lengths: list[int] = []
     drawn, bad, same = 0, "", True

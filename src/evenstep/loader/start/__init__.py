@@ -1,10 +1,11 @@
 """How batchers are started: by fork, by another method of multiprocessing, or by a fork server.
 
-A fork copies the locks that other threads hold at that moment, but not the threads that would
-release them, so a worker that needs such a lock hangs. By default, batchers and their workers are
-therefore forked from a fork server: a separate process that has imported what they need and runs a
-single Python thread. It starts with the first loader and imports while the trainer prepares its
-model.
+A trainer without other threads is forked, as torch forks it. A fork copies the locks that other
+threads hold at that moment, but not the threads that would release them, so a worker that needs
+such a lock hangs. Beside other threads, and where there is an accelerator, batchers and their
+workers are therefore forked from a fork server: a separate process that has imported what they need
+and runs a single Python thread. It starts with the first loader and imports while the trainer
+prepares its model.
 
 multiprocessing has a fork server too, with first batches and memory like those of this one. But it
 always imports the main script again, which must then be guarded; it preloads only what is known

@@ -1,5 +1,9 @@
-"""Which way a loader's batchers are started: by the fork server, unless a fork is asked for or is
-the only way to have the dataset as it is in the trainer."""
+"""Which way a loader's batchers are started, where no start method is asked for.
+
+A trainer without threads is forked, as torch forks it: that takes no time. Beside other threads,
+and where there is an accelerator, whose driver has some, batchers come from the fork server, unless
+a fork is the only way to have the dataset as it is in the trainer.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
+
+import torch
 
 from evenstep.errors import ConfigurationError
 from evenstep.loader.options import LoaderOptions
@@ -83,8 +89,11 @@ class StartChoice:
 
 
 def _serves(start_method: str | None) -> bool:
-    """Whether evenstep may choose: no start method is set, neither for this loader nor for all."""
+    """Whether the fork server is needed, and evenstep may choose: no start method is set, neither
+    for this loader nor for all."""
     if start_method is not None or sys.platform != "linux":
+        return False
+    if not (_other_threads() or torch.accelerator.is_available()):
         return False
     default = multiprocessing.get_all_start_methods()[0]
     # In a process that it has started, multiprocessing sets the method by which it did.
@@ -92,13 +101,18 @@ def _serves(start_method: str | None) -> bool:
     return started or multiprocessing.get_start_method(allow_none=True) in (None, default)
 
 
-def _warn_of_threads(refusal: str | None) -> None:
-    global _warned
-    others = [
+def _other_threads() -> list[str]:
+    """Names of Python's threads that are not evenstep's, which know what they hold."""
+    return [
         thread.name
         for thread in threading.enumerate()
         if thread is not threading.current_thread() and not thread.name.startswith("evenstep")
     ]
+
+
+def _warn_of_threads(refusal: str | None) -> None:
+    global _warned
+    others = _other_threads()
     if not others or _warned:
         return
     _warned = True
