@@ -71,4 +71,3 @@ def test_a_job_does_what_the_advice_says(
     cost = np.array([step["cost"] for step in steps])
     imbalance = cost @ [step["imbalance"] for step in steps] / cost.sum()
     assert imbalance == pytest.approx(predicted["imbalance"], abs=0.02)
-    print(data, ranks, packed, padding, predicted["padding"], tokens/updates, predicted["tokens_per_update"], imbalance, predicted["imbalance"])

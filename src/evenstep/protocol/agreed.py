@@ -146,7 +146,7 @@ class Agreed:
         """What holds from the next round on is what the start of this one says, and its steps.
 
         Args:
-            grown: the next windows are larger, and their groups fuller. After the first ones, much so.
+            grown: the next windows are larger, and their groups fuller: much so after the first.
         """
         # What ranks make of all that is left, at the end of an epoch, says nothing of others.
         ends = self._ranks > 1 and totals.samples.sum() == heads.samples.sum()
