@@ -62,8 +62,8 @@ def check_rows(batch: Any, samples: int) -> None:
     if len(rows) == 1 and min(rows) < samples and any(tensor.ndim == 1 for tensor in tensors):
         raise CollateError(
             f"the collate function made {min(rows)} rows of {samples} samples, so loss_scale would "
-            "be wrong; let the dataset return None for a sample that cannot be used, and leave it "
-            "out with faults=evenstep.Faults(skip_bad_samples=...)"
+            "be wrong; let the dataset return None for bad samples, and leave them out with "
+            "faults=evenstep.Faults(skip_bad_samples=...)"
         )
 
 
