@@ -29,6 +29,7 @@ from evenstep.errors import (
     StorageError,
     described,
 )
+from evenstep.plan.value_checks import check_at_least, check_given
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,8 @@ class SourceReader(abc.ABC):
             SampleError: a sample cannot be read, or the transform raised.
             StorageError: its file cannot be read, or has changed.
         """
-        if isinstance(position, bool) or position != int(position) or position < 0:
-            raise ConfigurationError(f"position={position!r} must be a whole number from 0")
-        position = int(position)
+        check_given(position=position)
+        check_at_least(0, position=position)
         if passes is None and not self.repeat:
             passes = 1
         for where, stored in self._from(position):
@@ -145,9 +145,8 @@ class SourceReader(abc.ABC):
         self.close()
 
     def _failed(self, error: Exception, shard: int, index: int | None = None) -> SampleError:
-        at = f"sample {self.source.name}[{shard}]"
-        at += f"[{index}]" if index is not None else ""
-        at += f" ({self._shard_name(shard)})"
+        within = "" if index is None else f"[{index}]"
+        at = f"sample {self.source.name}[{shard}]{within} ({self._shard_name(shard)})"
         if not isinstance(error, StorageError):
             try:
                 if (file := self._file(shard)) is not None:

@@ -53,15 +53,15 @@ class EvenAccelerator(Accelerator):
 class AcceleratedLoader(HandedSteps, DataLoaderStateMixin):
     """An evenstep loader in a loop that an `Accelerator` drives."""
 
+    BACKWARD = "accelerator.backward(loss)"
+    UPDATES = "wrap each step in `with accelerator.accumulate(model)`"
+
     def __init__(self, accelerator: Accelerator, loader: DataLoader) -> None:
         self.gradient_state = GradientState()
-        super().__init__(
-            accelerator,
-            loader,
-            counts=lambda: accelerator.sync_gradients,
-            backward="accelerator.backward(loss)",
-            update_option="wrap each step in `with accelerator.accumulate(model)`",
-        )
+        super().__init__(accelerator, loader)
+
+    def _counts(self) -> bool:
+        return bool(self._owner.sync_gradients)
 
     def __iter__(self) -> Iterator[Any]:
         """

@@ -217,24 +217,26 @@ class StepCallback(Callback):
             )
 
 
+def _parts(whole: Any) -> Iterator[Any]:
+    """What Trainer has combined, in any way, and the combinations themselves."""
+    yield whole
+    if isinstance(whole, (Mapping, list, tuple)):
+        for part in [*(whole.values() if isinstance(whole, Mapping) else whole)]:
+            yield from _parts(part)
+
+
 def _loaders(loaders: Any) -> Iterator[LightningLoader]:
     """Evenstep's among the loaders of a Trainer."""
-    if isinstance(loaders, LightningLoader):
-        yield loaders
-    elif isinstance(loaders, (Mapping, list, tuple)):
-        for part in loaders.values() if isinstance(loaders, Mapping) else loaders:
-            yield from _loaders(part)
+    return (part for part in _parts(loaders) if isinstance(part, LightningLoader))
 
 
 def _taken(batch: Any) -> Iterator[StepInfo]:
     """Takes the step out of a batch, or of each batch in one that Trainer has combined."""
-    if isinstance(batch, MutableMapping) and isinstance(batch.get(STEP_KEY), CarriedStep):
-        carried = batch.pop(STEP_KEY)
-        carried.taken = True
-        yield carried.step
-    elif isinstance(batch, (Mapping, list, tuple)):
-        for part in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from _taken(part)
+    for part in _parts(batch):
+        if isinstance(part, MutableMapping) and isinstance(part.get(STEP_KEY), CarriedStep):
+            carried = part.pop(STEP_KEY)
+            carried.taken = True
+            yield carried.step
 
 
 def fit(
