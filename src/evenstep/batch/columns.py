@@ -104,8 +104,7 @@ def tensors_of(name: str, values: list[Any]) -> list[torch.Tensor] | None:
         usual = next(i for i, tensor in enumerate(tensors) if tensor is not None)
         raise CollateError(
             f"field {name!r} holds numbers in sample {usual} of the group and "
-            f"{type(values[odd]).__name__} in sample {odd} of it; return one kind from the "
-            "dataset, or pass collate_fn="
+            f"{type(values[odd]).__name__} in sample {odd}; return one kind, or pass collate_fn="
         )
     if len({row.dtype for row in rows}) > 1:
         dtype = functools.reduce(torch.promote_types, (row.dtype for row in rows))
@@ -174,7 +173,7 @@ def _completed(
         own = tensor_of(with_own_labels(sample, name, shifted=shifted).get(name))
         tokens = own if shifted else tensor_of(sample.get(TOKENS))
         given = own if labels is None else tensor_of(labels)
-        if given is None or not (labels is None or _are_tokens(given, tokens)):
+        if given is None or not (labels is None or copies_tokens(given, tokens)):
             why = ", and the labels that there are do not show what these would be"
             lacking = next(k for k, each in enumerate(column) if each is None)
             raise _incomplete(name, samples, lacking, why)
@@ -200,11 +199,12 @@ def with_own_labels(sample: Any, name: str = "labels", *, shifted: bool = False)
     return {**sample, name: labels.roll(-1) if shifted else labels}
 
 
-def _are_tokens(labels: torch.Tensor, tokens: torch.Tensor | None) -> bool:
-    """Whether the labels that are not -100 are the tokens."""
+def copies_tokens(labels: torch.Tensor, tokens: torch.Tensor | None) -> bool:
+    """Whether all labels that are not -100 are the tokens at their places, as those for causal
+    language models are."""
     if tokens is None or labels.shape != tokens.shape or labels.is_floating_point():
         return False
-    return not ((labels != tokens) & (labels != IGNORE_INDEX)).any()
+    return not bool(((labels != tokens) & (labels != IGNORE_INDEX)).any())
 
 
 def _incomplete(

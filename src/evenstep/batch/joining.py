@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evenstep.batch.columns import tensor_of
+from evenstep.batch.columns import TOKENS, tensor_of
 from evenstep.batch.count_media import LATE
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, size_of
 from evenstep.batch.media import MEDIA_FIELDS, padded
@@ -41,9 +41,6 @@ def keeping_random_state() -> Iterator[None]:
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])
-
-
-TOKENS = "input_ids"
 
 
 def unbatch(batch: Mapping[str, Any], media: Collection[str] = MEDIA_FIELDS) -> dict[str, Any]:

@@ -240,8 +240,7 @@ def _joined_labels(labels: list[torch.Tensor], lengths: Int64Array) -> torch.Ten
         if not row.ndim or row.shape[0] != length:
             raise CollateError(
                 f"sample {i} of the group has {length} tokens and labels of shape "
-                f"{tuple(row.shape)}; packing needs labels for each token, or one per sample; use "
-                "packed=False"
+                f"{tuple(row.shape)}, not one for each or one in all; use packed=False"
             )
     flat = torch.cat(labels)
     # int64 is the type that cross entropy takes.

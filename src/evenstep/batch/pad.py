@@ -43,9 +43,6 @@ class PadCollator:
     side: str = "right"
     """Where the padding goes: "right" or "left". Waveforms, and beside tokens what is not as long
     as these, such as the labels of encoder-decoders, are padded on the right, as models want it."""
-    mask_first_label: bool = False
-    """Set the first label of a row that is padded on the left to -100: a model that shifts labels
-    would predict it from padding. A loader sets this to what its ``labels`` says."""
     pad_token_id: int = 0
     """Pads ``input_ids`` and bare sequences."""
     pad_values: Mapping[str, float] = field(default_factory=dict)
@@ -83,8 +80,6 @@ class PadCollator:
                 batch[name] = listed(values)
             else:
                 batch[name] = self._collate(columns, name, rows, lengths)
-        if self.mask_first_label and lengths is not None and self.side == "left":
-            self._mask_first_labels(columns.tensors, lengths, batch)
         if columns.bare:
             return batch[TOKENS]
         if "attention_mask" not in batch and lengths is not None:
@@ -143,20 +138,9 @@ class PadCollator:
         known = name in LABEL_FIELDS or name in self.pad_values
         if not known and sizes != [len(mask) for mask in columns.fields.get("attention_mask", [])]:
             raise CollateError(
-                f"field {name!r} needs padding, and no attention_mask would say what is real: "
-                f"return one from the dataset, ones as long as {name!r}; or, if the model needs "
-                f"none, pass collate_fn=PadCollator(pad_values={{{name!r}: 0}})"
+                f"field {name!r} needs padding, and no attention_mask would say what is real: give "
+                f"one as long; or, if none is needed, pass PadCollator(pad_values={{{name!r}: 0}})"
             )
-
-    def _mask_first_labels(
-        self, tensors: Mapping[str, Any], lengths: list[int], batch: dict[str, torch.Tensor]
-    ) -> None:
-        for name, rows in tensors.items():
-            labels = name in LABEL_FIELDS or self.pad_values.get(name) == IGNORE_INDEX
-            if labels and rows and [row.shape for row in rows] == [(length,) for length in lengths]:
-                for row, length in zip(batch[name], lengths):
-                    if length < len(row) and not row.is_floating_point():
-                        row[len(row) - length] = IGNORE_INDEX
 
 
 def _lengths(tokens: list[torch.Tensor] | None) -> list[int] | None:

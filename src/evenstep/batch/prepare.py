@@ -380,7 +380,6 @@ def _check_crossed(samples: Sequence[Mapping[str, Any]]) -> None:
     """
     if len({"cross_attention_mask" in sample for sample in samples}) > 1:
         raise CollateError(
-            "rows with images have a cross_attention_mask, as those of Mllama, and what the model "
-            "makes of rows without depends on those beside them; give every row one, if only a "
-            "small one, or leave them out"
+            "rows with images have a cross_attention_mask, as those of Mllama, on which rows "
+            "without depend; give every row one, if only a small one, or leave them out"
         )

@@ -302,8 +302,7 @@ def pop_step(batch: Any) -> StepInfo:
     step = batch.pop(STEP_KEY, None)
     if not isinstance(step, StepInfo):
         raise ConfigurationError(
-            f"the batch, with fields {list(batch)}, has no StepInfo: it was popped already, or the "
-            "batch is not as the loader made it; pop it once, first thing, or iterate over "
-            "loader.steps()"
+            f"the batch, with fields {list(batch)}, has no StepInfo: it was popped already, or "
+            "rebuilt; pop it once, first thing, or iterate over loader.steps()"
         )
     return step

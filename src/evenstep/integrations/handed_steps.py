@@ -133,14 +133,12 @@ class HandedSteps:
             raise ConfigurationError(
                 f"an optimizer has stepped, and the loss of step {unscaled[0]} was not scaled; "
                 f"write {self.BACKWARD} in place of loss.backward(), or give the loader "
-                'loss_scaling="none" if no loss is taken of its batches, or one that is divided by '
-                "the tokens of all ranks already"
+                'loss_scaling="none" if there is none to scale'
             )
         if not self.step.ends_update:
             raise ConfigurationError(
                 f"an optimizer has stepped after step {self.step.step}, in the middle of an update "
-                f"of {self.step.accumulate} steps; {self.UPDATES}, and leave a loop only "
-                "where step.ends_update"
+                f"of {self.step.accumulate}; {self.UPDATES}, and leave loops at step.ends_update"
             )
 
 

@@ -117,9 +117,8 @@ class MicroBatchIterator(UpdateStream):
     def _check_shape(self, tokens: int) -> None:
         if self._one_shape and self._tokens not in (None, tokens):
             raise CollateError(
-                f"a row of {tokens:,} tokens follows one of {self._tokens:,}, and the stages of "
-                "this pipeline expect equal ones; set variable_seq_lengths, or pad rows to the "
-                "policy's limit: collate_fn=PackCollator(pad_to_multiple_of=max_tokens)"
+                f"a row of {tokens:,} tokens follows one of {self._tokens:,} in a pipeline; set "
+                "variable_seq_lengths, or collate_fn=PackCollator(pad_to_multiple_of=max_tokens)"
             )
         self._tokens = tokens
 

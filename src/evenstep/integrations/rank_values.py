@@ -44,8 +44,7 @@ def check_ranks(trainer: str, averaging: int, sharing: int | None = None) -> Non
     if averaging != sharing:
         raise ConfigurationError(
             f"{trainer} averages gradients over {averaging} ranks, and {sharing} share the data; "
-            f"start the job as {trainer} wants it, on a CPU with its option for CPUs, and give the "
-            "loader the group of the data-parallel ranks where there are others"
+            f"start the job as {trainer} wants it, and give the loader the data-parallel group"
         )
 
 

@@ -22,6 +22,7 @@ from evenstep.plan.value_checks import check_at_least, check_one_of
 from evenstep.rebalance.all_to_all import AllToAll
 
 MEANS = ("token", "sequence")
+_COLUMNS = ("lengths", "supervised", "costs", "together", "prompts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,18 +117,11 @@ class Rebalancer:
         is part of it, because the other ranks wait."""
         try:
             parts = [pack_plain(s, f"sequence {n}") for n, s in enumerate(sequences)]
-            lengths, supervised, costs, together, prompts = (
-                None if column is None else np.asarray(column) for column in columns
-            )
-            if lengths is None:
-                lengths = np.array([length_of(s) for s in sequences], np.int64)
-            found = {
-                "lengths": lengths,
-                "supervised": lengths if supervised is None else supervised,
-                "costs": costs,
-                "together": together,
-                "prompts": prompts,
-            }
+            found = dict(zip(_COLUMNS, (None if c is None else np.asarray(c) for c in columns)))
+            if found["lengths"] is None:
+                found["lengths"] = np.array([length_of(s) for s in sequences], np.int64)
+            if found["supervised"] is None:
+                found["supervised"] = found["lengths"]
             for name, column in found.items():
                 if column is not None and column.shape != (len(sequences),):
                     raise SampleError(
@@ -135,15 +129,13 @@ class Rebalancer:
                         "for each"
                     )
             given = [name for name, column in found.items() if column is not None]
-            options = f"{self._options()} and {', '.join(given)}"
+            names = ("max_tokens", "packed", "cost", "multiple_of")
+            options = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+            options += f" and {', '.join(given)}"
             return pack_plain({**found, "options": options}, "the lengths"), parts
         except Exception as error:
             problem = str(error) if isinstance(error, EvenstepError) else described(error)
             return pack_plain({"problem": problem}, "what is wrong"), []
-
-    def _options(self) -> str:
-        names = ("max_tokens", "packed", "cost", "multiple_of")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
 def _joined(everybody: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
@@ -163,7 +155,7 @@ def _joined(everybody: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], np.nda
             )
     columns = {
         name: None if everybody[0][name] is None else np.concatenate([e[name] for e in everybody])
-        for name in ("lengths", "supervised", "costs", "together", "prompts")
+        for name in _COLUMNS
     }
     return columns, np.cumsum([0, *(len(each["lengths"]) for each in everybody)])
 

@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evenstep.batch.columns import copies_tokens
 from evenstep.batch.count_media import VISION_GRIDS
-from evenstep.batch.formats.packed import PackedRow, check_apart, copies_tokens, read_packed
+from evenstep.batch.formats.packed import PackedRow, check_apart, read_packed
 from evenstep.errors import CollateError
 
 logger = logging.getLogger("evenstep")

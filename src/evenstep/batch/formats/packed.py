@@ -79,12 +79,6 @@ class PackedRow:
         return torch.cat([self.labels[:, 1:], last], dim=1)
 
 
-def copies_tokens(labels: torch.Tensor, tokens: torch.Tensor) -> bool:
-    """Whether all labels that are not -100 are the tokens at their places, as those for causal
-    language models are. Both [1, T]."""
-    return not bool(((labels != tokens) & (labels != IGNORE_INDEX)).any())
-
-
 def check_apart(positions: torch.Tensor, bounds: torch.Tensor) -> None:
     """
     Args:
@@ -101,9 +95,8 @@ def check_apart(positions: torch.Tensor, bounds: torch.Tensor) -> None:
     begins[:, 1:] = positions.diff() != 1
     if not torch.equal(begins, begins_at(bounds, positions)):
         raise CollateError(
-            "the samples' own position_ids do not count on by 1 until the next document begins, by "
-            "which models of transformers find documents; leave them out in the dataset, or give "
-            "the field another name"
+            "the samples' own position_ids do not count on by 1 until the next document begins, as "
+            "models of transformers need; leave them out in the dataset, or name them otherwise"
         )
 
 

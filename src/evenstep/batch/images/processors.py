@@ -192,7 +192,6 @@ def check_image_tokens(sample: Mapping[str, Any], call: TakenCall, processor: An
     if has != wanted:
         why = "it was cut" if has < wanted else "it has more placeholders than images"
         raise ImageTokensError(
-            f"input_ids has {has:,} image tokens, and its {images} images make {wanted:,}: "
-            f"{why}; raise max_length in collate_fn, make the images smaller, or leave the sample "
-            "out of the dataset"
+            f"input_ids has {has:,} image tokens, and its {images} images make {wanted:,}: {why}; "
+            "raise max_length in collate_fn, make images smaller, or leave the sample out"
         )

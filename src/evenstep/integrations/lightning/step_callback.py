@@ -79,9 +79,8 @@ class StepCallback(Callback):
             check_ranks("Lightning", averaging, loader.loader.world_size)
             if self._resumes and self._state is None:
                 raise MismatchError(
-                    f"the checkpoint {trainer.ckpt_path} was saved without evenstep, and does not "
-                    "say where the data was; begin a new run from its model, with "
-                    "load_from_checkpoint"
+                    f"the checkpoint {trainer.ckpt_path} was saved without evenstep; begin a new "
+                    "run from its model, with load_from_checkpoint"
                 )
             if self._resumes and self._state is not None:
                 loader.resume(self._state)
@@ -106,9 +105,9 @@ class StepCallback(Callback):
             return
         if step.accumulate != trainer.accumulate_grad_batches:
             raise ConfigurationError(
-                f"an update has {step.accumulate} steps in evenstep.DataLoader(accumulate="
-                f"{step.accumulate}), and {trainer.accumulate_grad_batches} in Trainer("
-                f"accumulate_grad_batches={trainer.accumulate_grad_batches}); give both the same"
+                f"an update has {step.accumulate} steps in evenstep.DataLoader(accumulate=), and "
+                f"{trainer.accumulate_grad_batches} in Trainer(accumulate_grad_batches=); "
+                "give both the same"
             )
         # After a checkpoint of the last step of an epoch, which may be in the middle of an update,
         # Trainer counts on from there, and steps the optimizer where its number is a multiple.
@@ -136,8 +135,8 @@ class StepCallback(Callback):
         if not step.ends_update:
             raise ConfigurationError(
                 f"the optimizer is about to step after step {step.step}, in the middle of an "
-                f"update of {step.accumulate}; choose limit_train_batches as a multiple of "
-                "accumulate_grad_batches, and resume from checkpoints made at the end of an update"
+                f"update of {step.accumulate}; choose limit_train_batches as a multiple, and "
+                "checkpoints at the end of updates"
             )
 
     def on_train_batch_end(

@@ -224,9 +224,8 @@ def _check_deepspeed(trainer: Any, update_tokens: int | str | None) -> None:
     """
     if update_tokens is not None and trainer.is_deepspeed_enabled:
         raise ConfigurationError(
-            f"update_tokens={update_tokens} decides how many batches an update has, and DeepSpeed "
-            "was configured before with gradient_accumulation_steps="
-            f"{trainer.args.gradient_accumulation_steps}; set that instead"
+            f"update_tokens={update_tokens} is not for DeepSpeed; set gradient_accumulation_steps"
+            f"={trainer.args.gradient_accumulation_steps} instead"
         )
 
 
@@ -286,8 +285,7 @@ def share_of_rank(dataset: Any, rank: int, world_size: int, *, mixed: bool = Fal
         return split_by_node(dataset, rank, world_size) if is_undivided(dataset) else dataset
     if hasattr(dataset, "state_dict"):
         raise ConfigurationError(
-            f"{type(dataset).__name__} has a state, and yields all samples on all ranks; yield "
-            "this rank's share, and return evenstep.DataLoader(dataset, ...) from the trainer's "
-            "get_train_dataloader"
+            f"{type(dataset).__name__} has a state; yield this rank's share, and return "
+            "evenstep.DataLoader(dataset, ...) from the trainer's get_train_dataloader"
         )
     return RankShare(dataset, rank, world_size)

@@ -71,10 +71,8 @@ def label_options(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         reduction = trainer.model.config.ctc_loss_reduction
         if reduction != "mean":
             raise ConfigurationError(
-                f"ctc_loss_reduction={reduction!r} sums the losses of a batch, so "
-                "they depend on how many samples it has, and evenstep's batches have different "
-                "numbers of them; set model.config.ctc_loss_reduction='mean' and scale the "
-                "learning rate"
+                f"ctc_loss_reduction={reduction!r} depends on how many samples a batch has; set "
+                "model.config.ctc_loss_reduction='mean' and scale the learning rate"
             )
         found["loss_scaling"] = "sample"
     return {**found, **given}
@@ -157,9 +155,8 @@ def preference_options(trainer: Any, collate_fn: Callable[[list[Any]], Any]) -> 
     coupled = getattr(trainer, "calculate_KL", False)
     if coupled and is_processor(getattr(trainer, "processing_class", None)):
         raise ConfigurationError(
-            "TRL's KTOTrainer pairs samples that have images in its collate function, and "
-            "evenstep's batches may have one: use KTOConfig(loss_type='apo_zero_unpaired'), which "
-            "needs no pairs"
+            "TRL's KTOTrainer pairs samples that have images in its collate function; use "
+            "KTOConfig(loss_type='apo_zero_unpaired'), which needs no pairs"
         )
     inexact = [each for each in getattr(trainer, "loss_types", ()) if each in _OF_WHOLE_BATCHES]
     if coupled:
@@ -255,9 +252,8 @@ def choose_packing(
         attention = getattr(trainer.model.config, "_attn_implementation", None) or ""
         if int(transformers.__version__.partition(".")[0]) < 5 and "flash" not in attention:
             raise ConfigurationError(
-                f"transformers {transformers.__version__} lets the documents of a packed row see "
-                f"each other under attention {attention!r}; use flash attention, transformers 5, "
-                "or packed=False"
+                f"transformers {transformers.__version__} lets packed documents see each other "
+                f"under attention {attention!r}; use flash attention, or packed=False"
             )
         if found is not None and not found.packs:
             collate_fn = PreparingCollator(collate_fn=collate_fn)
