@@ -24,7 +24,6 @@ from evenstep.data.source_files import SourceFile, content_digest, digest
 from evenstep.data.storage import attempted, check_unchanged
 from evenstep.errors import (
     ConfigurationError,
-    MismatchError,
     SampleError,
     StorageError,
     described,
@@ -96,19 +95,6 @@ class SourceReader(abc.ABC):
         """What a cache of its files did."""
         caches = (file.cache for file in self._files if file.cache is not None)
         return next((cache.counts for cache in caches), CacheCounts())
-
-    def check_fingerprint(self, saved: Mapping[str, Any]) -> None:
-        """
-        Raises:
-            MismatchError: samples or their order may differ from those of the fingerprint.
-        """
-        for name, now in self.fingerprint.items():
-            if saved.get(name) != now:
-                raise MismatchError(
-                    f"source {self.source.name!r} has changed: {name} was {saved.get(name)!r} and "
-                    f"is {now!r}, so positions name other samples; restore what it was, or "
-                    "start a new run"
-                )
 
     def read(
         self, position: int = 0, *, passes: int | None = None, transform: bool = True

@@ -22,7 +22,7 @@ from evenstep.plan.value_checks import check_at_least, check_one_of
 from evenstep.rebalance.all_to_all import AllToAll
 
 MEANS = ("token", "sequence")
-_COLUMNS = ("lengths", "supervised", "costs", "together", "prompts")
+_COLUMNS = ("lengths", "supervised", "together", "prompts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,6 @@ class Rebalancer:
         *,
         lengths: npt.ArrayLike | None = None,
         supervised: npt.ArrayLike | None = None,
-        costs: npt.ArrayLike | None = None,
         together: npt.ArrayLike | None = None,
         prompts: npt.ArrayLike | None = None,
     ) -> RebalancedUpdate:
@@ -66,7 +65,6 @@ class Rebalancer:
             sequences: those that this rank has, as mappings of tensors, arrays, numbers and text.
             lengths: [sequences] tokens of each; None counts ``input_ids``.
             supervised: [sequences] tokens that the loss counts; None is all.
-            costs: [sequences] what each costs by itself, in place of `cost`.
             together, prompts: [sequences] see `evenstep.plan.rebalance.plan_rebalance`.
 
         Raises:
@@ -76,7 +74,7 @@ class Rebalancer:
         """
         exchange = self._exchange
         rank, ranks = exchange.rank, exchange.ranks
-        summary, parts = self._summary(sequences, lengths, supervised, costs, together, prompts)
+        summary, parts = self._summary(sequences, lengths, supervised, together, prompts)
         columns, first = _joined(
             [unpack_plain(memoryview(each)) for each in exchange.swap([summary] * ranks)]
         )
@@ -85,7 +83,7 @@ class Rebalancer:
             ranks=ranks,
             max_tokens=self.max_tokens,
             packed=self.packed,
-            cost=self.cost if columns["costs"] is None else columns["costs"],
+            cost=self.cost,
             together=columns["together"],
             prompts=columns["prompts"],
             multiple_of=self.multiple_of,

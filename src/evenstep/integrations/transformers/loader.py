@@ -24,7 +24,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.integrations.job_facts import waits_at_updates
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
 from evenstep.integrations.transformers.model_labels import (
-    check_padded,
     choose_packing,
     collated_alone,
     drawn_once,
@@ -153,9 +152,9 @@ def make_loader(
     processor = processor if is_processor(processor) else None
     preferences, found = trains_preferences(trainer), None
     if preferences:
-        check_padded(policy, packed)
         collate_fn = given
-        options = {**preference_options(trainer, given), **options}
+        packs = bool(packed or policy.packed)
+        options = {**preference_options(trainer, given, packed=packs), **options}
     else:
         ours = isinstance(given, (PackCollator, PadCollator, PreparingCollator))
         if not ours or (processor is not None and not isinstance(given, PreparingCollator)):

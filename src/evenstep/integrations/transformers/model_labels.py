@@ -25,7 +25,6 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
 import transformers
 
 from evenstep.batch.blank import towers_of
@@ -135,23 +134,18 @@ def trains_preferences(trainer: Any) -> bool:
     return inherits_from_trl(type(trainer), _TRAINERS)
 
 
-def check_padded(policy: Policy, packed: bool | None) -> None:
-    """
-    Raises:
-        ConfigurationError: batches are to be packed.
-    """
-    if packed or policy.packed:
-        raise ConfigurationError(
-            "packed=True: TRL's trainers of preferences take padded pairs; leave it out"
-        )
-
-
-def preference_options(trainer: Any, collate_fn: Callable[[list[Any]], Any]) -> dict[str, Any]:
+def preference_options(
+    trainer: Any, collate_fn: Callable[[list[Any]], Any], *, packed: bool
+) -> dict[str, Any]:
     """Options of the loader that such a trainer needs.
 
     Raises:
-        ConfigurationError: its collate function pairs samples.
+        ConfigurationError: batches are to be packed, or its collate function pairs samples.
     """
+    if packed:
+        raise ConfigurationError(
+            "packed=True: TRL's trainers of preferences take padded pairs; leave it out"
+        )
     coupled = getattr(trainer, "calculate_KL", False)
     if coupled and is_processor(getattr(trainer, "processing_class", None)):
         raise ConfigurationError(
@@ -177,24 +171,19 @@ class TokensOfRows:
     collate_fn: Callable[[list[Any]], Any]
 
     def __call__(self, sample: Any) -> int:
-        rows = _token_rows(collated_alone(self.collate_fn, sample)).values()
-        return sum(len(each) for each in rows) * max(each.shape[1] for each in rows)
+        batch = collated_alone(self.collate_fn, sample)
+        rows = [value for name, value in batch.items() if name.endswith("input_ids")]
+        if not rows:
+            raise SampleError(
+                f"the collate function makes no field that ends in 'input_ids': {sorted(batch)}"
+            )
+        return sum(map(len, rows)) * max(each.shape[1] for each in rows)
 
 
 def collated_alone(collate_fn: Callable[[list[Any]], Any], sample: Any) -> Any:
     """What the collate function makes of a sample alone. It may take fields out of what it is
     given."""
     return collate_fn([copy_of(sample)])
-
-
-def _token_rows(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The fields of tokens, [rows, tokens] each."""
-    rows = {name: value for name, value in batch.items() if name.endswith("input_ids")}
-    if not rows:
-        raise SampleError(
-            f"the collate function makes no field that ends in 'input_ids': {sorted(batch)}"
-        )
-    return rows
 
 
 class RowsFound(NamedTuple):
