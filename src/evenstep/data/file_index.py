@@ -98,9 +98,8 @@ def kept_indices(
     packs = {name: _Packs(layout, name) for name in dict.fromkeys(map(_folder_of, files))}
     keys = [_key(file) for file in files] if _worth_keeping(files) else [None] * len(files)
     wanted = {key for key in keys if key is not None}
-    found: dict[str | None, bytes] = {}
-    for each in in_threads(lambda pack: pack.read(wanted), list(packs.values()) if wanted else []):
-        found |= each
+    kept = in_threads(lambda pack: pack.read(wanted), list(packs.values()) if wanted else [])
+    found: dict[str | None, bytes] = {key: entry for each in kept for key, entry in each.items()}
     entries = [found.get(key, b"") for key in keys]
     missing = [number for number, key in enumerate(keys) if key not in found]
     size = sum(file.size for file in files)

@@ -89,7 +89,7 @@ def by_rank_0(function: Callable[[], Value], kind: type[EvenstepError]) -> Value
     value, problem = of_all_ranks([value, problem])[0]
     if problem is not None:
         raise kind(problem) from cause
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def all_parts(state: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def _places_images(fields: Mapping[str, Any], config: Any) -> bool:
     """Whether a model has positions of its own; by the fields, where it is not known."""
     if config is None:
         return any(name in fields for name in ("mm_token_type_ids", *VISION_GRIDS))
-    return _shell(type(config)) is not None
+    return _shell(config.__class__) is not None
 
 
 def _check_causal(config: Any) -> None:
@@ -192,7 +192,7 @@ def rope_positions(config: Any, sample: Mapping[str, Any]) -> torch.Tensor | Non
         int64 [4, length]: the position in the text, then time, height and width, as such models
         take them; None for a model that has text positions only.
     """
-    shell = _shell(type(config))
+    shell = _shell(config.__class__)
     if shell is None:
         return None
     shell.config = config

@@ -256,7 +256,7 @@ def _different(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     for name in (*one, *other):
         mine, theirs = one.get(name), other.get(name)
         same = type(mine) is type(theirs) and (name in one) == (name in other)
-        if same and isinstance(mine, torch.Tensor):
+        if same and isinstance(mine, torch.Tensor) and isinstance(theirs, torch.Tensor):
             same = mine.dtype == theirs.dtype and torch.equal(mine, theirs)
         if not same:
             return name
