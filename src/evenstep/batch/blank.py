@@ -18,9 +18,8 @@ Where a collate function makes batches of rows, it is given one row more, with a
 
 from __future__ import annotations
 
-import pickle
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +56,11 @@ class Blank:
 
     def __reduce__(self) -> Any:
         # Megabytes of white pixels.
-        return _unpacked, (zlib.compress(pickle.dumps(dict(self.fields)), 1), self.media)
+        packed = []
+        for name, value in self.fields.items():
+            data = value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            packed.append((name, zlib.compress(data, 1), value.dtype, value.shape))
+        return _unpacked, (packed, self.media)
 
     @property
     def tokens(self) -> int:
@@ -196,5 +199,9 @@ def any_of(value: Any) -> bool:
     return value is not None and not empty and getattr(value, "shape", (1,))[:1] != (0,)
 
 
-def _unpacked(packed: bytes, media: tuple[str, ...]) -> Blank:
-    return Blank(pickle.loads(zlib.decompress(packed)), media)
+def _unpacked(packed: Iterable[Any], media: tuple[str, ...]) -> Blank:
+    fields = {
+        name: torch.frombuffer(bytearray(zlib.decompress(data)), dtype=dtype).view(shape)
+        for name, data, dtype, shape in packed
+    }
+    return Blank(fields, media)

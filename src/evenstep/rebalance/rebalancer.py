@@ -91,13 +91,15 @@ class Rebalancer:
         target = plan.rank[first[rank] : first[rank + 1]]
         received: dict[int, Any] = {}
         sent = [
-            b"".join(_framed(parts[n]) for n in np.flatnonzero(target == r)) for r in range(ranks)
+            pack_plain([parts[n] for n in np.flatnonzero(target == r)], "sequences")
+            for r in range(ranks)
         ]
         for source, data in enumerate(exchange.swap(sent)):
             own = first[source] + np.flatnonzero(
                 plan.rank[first[source] : first[source + 1]] == rank
             )
-            received.update(zip(own.tolist(), _unframed(data)))
+            framed = map(memoryview, unpack_plain(memoryview(data)))
+            received.update(zip(own.tolist(), map(unpack_plain, framed)))
         return RebalancedUpdate(
             plan,
             received,
@@ -156,19 +158,6 @@ def _joined(everybody: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], np.nda
         for name in _COLUMNS
     }
     return columns, np.cumsum([0, *(len(each["lengths"]) for each in everybody)])
-
-
-def _framed(part: bytes) -> bytes:
-    return len(part).to_bytes(8, "little") + part
-
-
-def _unframed(data: bytes) -> list[Any]:
-    found, at, view = [], 0, memoryview(data)
-    while at < len(view):
-        size = int.from_bytes(view[at : at + 8], "little")
-        found.append(unpack_plain(view[at + 8 : at + 8 + size]))
-        at += 8 + size
-    return found
 
 
 class RebalancedUpdate:

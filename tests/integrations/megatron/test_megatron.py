@@ -150,7 +150,7 @@ def test_a_loss_that_is_no_mean_over_tokens_is_refused() -> None:
 def test_a_pipeline_with_one_shape_refuses_another() -> None:
     of_one_shape = config(pipeline_model_parallel_size=2)
     iterator = make(of_one_shape)
-    with pytest.raises(CollateError, match="set variable_seq_lengths, or pad"):
+    with pytest.raises(CollateError, match="set variable_seq_lengths, or collate"):
         list(islice(iterator, 20))
     iterator.close()
     iterator = make(of_one_shape, collate_fn=evenstep.PackCollator(pad_to_multiple_of=96))
