@@ -98,8 +98,8 @@ class Rebalancer:
             own = first[source] + np.flatnonzero(
                 plan.rank[first[source] : first[source + 1]] == rank
             )
-            framed = map(memoryview, unpack_plain(memoryview(data)))
-            received.update(zip(own.tolist(), map(unpack_plain, framed)))
+            values = [unpack_plain(memoryview(each)) for each in unpack_plain(memoryview(data))]
+            received.update(zip(own.tolist(), values))
         return RebalancedUpdate(
             plan,
             received,
