@@ -97,13 +97,12 @@ UNPICKLES = {
     # roles of the service: over sockets of the same user, or with the job's keys
     "service/remote/role_host.py",
     "service/transport/frames.py",
-    # a loader's process and the one that started it, through pipes
+    # a loader's process and the one that started it, through pipes; and that which measures sources
     "service/backends/processes/loader_main.py",
-    "service/backends/processes/loader_processes.py",
+    "service/remote/child_process.py",
     # the process that measures sources and the one that started it, through pipes; and what it
     # has pickled itself, to measure that
     "service/sizing/measuring_main.py",
-    "service/sizing/job_profile.py",
     "service/sizing/source_measuring.py",
     # inside Ray's connections
     "service/backends/ray/actors.py",

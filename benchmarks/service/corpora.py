@@ -35,13 +35,7 @@ LLAMA_12B = TransformerCost(
     layers=45, hidden_size=4608, heads=36, ffn_size=12_288, vocab_size=32_000
 )
 TMOE_25B = TransformerCost(
-    layers=42,
-    hidden_size=2048,
-    heads=16,
-    ffn_size=5888,
-    vocab_size=32_000,
-    experts=16,
-    top_k=2,
+    layers=42, hidden_size=2048, heads=16, ffn_size=5888, vocab_size=32_000, experts=16, top_k=2
 )
 """How many experts there are is not printed; 16 of this width make 25 B."""
 MIXTRAL = TransformerCost(
@@ -177,10 +171,7 @@ def captioned(context: int, most_cells: int, encoder: TransformerCost) -> Corpus
         costs = encoder_cost(cells, np.arange(DRAWN + 1), encoder)
         columns.append({"text": text, "image": cells, ENCODER: costs})
     return Corpus(
-        name="coyo",
-        context=context,
-        weights=dict.fromkeys(names, 1.0),
-        columns=tuple(columns),
+        name="coyo", context=context, weights=dict.fromkeys(names, 1.0), columns=tuple(columns)
     )
 
 

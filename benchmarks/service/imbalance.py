@@ -34,9 +34,7 @@ def table(title: str, results: Mapping[str, Mapping[str, Tally]], measure: str) 
 
 def main() -> None:
     arguments = parser(
-        __doc__ or "",
-        "python -m benchmarks.service.imbalance --data FOLDER",
-        repeats=5,
+        __doc__ or "", "python -m benchmarks.service.imbalance --data FOLDER", repeats=5
     )
     arguments.add_argument("--data", type=Path, help="folder of corpora as Parquet")
     arguments.add_argument("--steps", type=int, default=3, help="of each measurement")

@@ -14,12 +14,7 @@ import numpy as np
 
 from benchmarks.lib.report import Table, parser, show
 from benchmarks.service.layout_baselines import fewest_loaders, three_steps
-from evenstep.strategy.loaders import (
-    LoaderLimits,
-    LoadModel,
-    SourceProfile,
-    packed,
-)
+from evenstep.strategy.loaders import LoaderLimits, LoadModel, SourceProfile, packed
 
 MEBI = 1 << 20
 SOURCES, SAMPLES = 300, 2048  # of a mixture, and of a step

@@ -157,10 +157,7 @@ def _vision_graph(graph: DGraph, backbone: TransformerCost) -> DGraph:
 
 
 def _vision(
-    method: str | None,
-    level: str | None,
-    encoder: str | None,
-    model: TransformerCost,
+    method: str | None, level: str | None, encoder: str | None, model: TransformerCost
 ) -> Case:
     """
     Args:

@@ -59,8 +59,7 @@ def moving_job(folder: Path, part: int) -> es.Job:
         strategy=strategy,
         collate=as_they_are,
         draws=es.DrawOptions(
-            schedule=Staged({0: up, 2 * part: COSTLY, 3 * part: down}),
-            samples_per_step=SAMPLES,
+            schedule=Staged({0: up, 2 * part: COSTLY, 3 * part: down}), samples_per_step=SAMPLES
         ),
         max_tokens=1 << 20,
     )

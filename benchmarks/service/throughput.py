@@ -229,9 +229,7 @@ def main() -> None:
             )
             runs = in_turn(options.sides, options.repeats, measure)
             title = f"{samples} samples of {milliseconds:g} ms a step, {loaders} reading processes"
-            tables.append(
-                Table(["", "x torch", "x torch's CPU ms", *COLUMNS], rows_of(runs), title)
-            )
+            tables.append(Table(HEADER, rows_of(runs), title))
     show(*tables, as_json=options.json)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from service_world import KEY, SECRET
 
 import evenstep.service as es
 
@@ -45,6 +47,33 @@ def start(request: pytest.FixtureRequest) -> Callable[..., Any]:
         return es.start(job, backend=backend, **options)
 
     return on_backend
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[tuple[str, int]]:
+    """Host and port of an S3 server in this process."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    yield server.get_host_and_port()
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Its file system, which the environment names, with an empty bucket `corpus`."""
+    import s3fs
+
+    host, port = s3_server
+    given = {"ACCESS_KEY_ID": KEY, "SECRET_ACCESS_KEY": SECRET, "DEFAULT_REGION": "us-east-1"}
+    for name, value in {**given, "ENDPOINT_URL": f"http://{host}:{port}"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    system = s3fs.S3FileSystem(skip_instance_cache=True)
+    system.mkdir("corpus")
+    yield system
+    system.rm("corpus", recursive=True)
 
 
 @pytest.fixture(scope="module")

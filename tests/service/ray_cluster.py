@@ -8,6 +8,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,24 @@ os.environ.update(
 
 HERE = Path(__file__).parent
 PATIENCE = 100.0  # seconds for what takes one or two on a machine that has nothing else to do
+
+
+TOKEN = f"EVENSTEP_TEST_{os.getpid()}"
+"""A variable in the environment of all processes that a `shell` starts."""
+
+
+@contextmanager
+def shell(home: Path) -> Iterator[dict[str, str]]:
+    """The environment of a new shell, in which no Ray of another test is found."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # sockets in it need a short name
+        yield {
+            "HOME": str(home),
+            "PATH": os.defpath,
+            "OMP_NUM_THREADS": "1",
+            "RAY_TMPDIR": folder,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            TOKEN: "1",
+        }
 
 
 @contextmanager
@@ -133,12 +152,12 @@ class Process:
             self._lines.put(line)
 
 
-def having(token: str) -> list[psutil.Process]:
-    """Processes whose environment has a variable."""
+def having_token() -> list[psutil.Process]:
+    """Processes of a `shell`."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if token in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+            if TOKEN in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 

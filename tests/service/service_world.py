@@ -14,6 +14,8 @@ import evenstep.service as es
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 
+KEY, SECRET = "AKIAEVENSTEPTESTKEY", "wJalr-a-secret-that-nobody-may-see"
+"""Of the tests' object store."""
 Batches = list[tuple[list[Any], es.ServiceStep]]
 
 

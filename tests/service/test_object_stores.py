@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 from service_world import (
+    KEY,
+    SECRET,
     comparable,
     in_one_process,
     job_of,
@@ -33,20 +35,7 @@ import evenstep.service as es
 from evenstep.errors import ConfigurationError, SampleError, StorageError
 from evenstep.strategy import to_json
 
-KEY, SECRET = "AKIAEVENSTEPTESTKEY", "wJalr-a-secret-that-nobody-may-see"
 COUNTS = (60, 45, 50)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    running = ThreadedMotoServer("127.0.0.1", port=0)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield f"http://{host}:{port}"
-    running.stop()
 
 
 @pytest.fixture(scope="module")
@@ -69,20 +58,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def bucket(server: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A URL below which the files lie, and the environment in which it can be read."""
-    import s3fs
-
-    given = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
-    given |= {"AWS_ENDPOINT_URL": server, "AWS_DEFAULT_REGION": "us-east-1"}
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    system = s3fs.S3FileSystem(skip_instance_cache=True)
-    system.mkdir("corpus")
+def bucket(s3: Any, folder: Path) -> str:
+    """A URL below which the files lie."""
     for path in folder.rglob("*.*"):
-        system.put(str(path), f"corpus/{path.relative_to(folder)}")
-    yield "s3://corpus"
-    system.rm("corpus", recursive=True)
+        s3.put(str(path), f"corpus/{path.relative_to(folder)}")
+    return "s3://corpus"
 
 
 def tokens_of_json(sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,14 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ray_cluster import having, until
+from ray_cluster import having_token, shell, until
 from service_world import job_of
-from test_ray_join import JOB, TOKEN
+from test_ray_join import JOB
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
@@ -33,18 +32,9 @@ with es.Client({address!r}, "left", rank=0) as client:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     """Runs Python in a process of its own, beside a Ray that nobody of these has started."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket() as free:
+    with shell(tmp_path) as env, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        env = {
-            "HOME": str(tmp_path),
-            "PATH": os.defpath,
-            "OMP_NUM_THREADS": "1",
-            "RAY_TMPDIR": folder,
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_AUTH_MODE": "disabled",
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-            TOKEN: "1",
-        }
+        env |= {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         address = f"127.0.0.1:{free.getsockname()[1]}"
         free.close()
 
@@ -64,7 +54,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         run(*ray, "start", "--head", "--port", address.split(":")[1], *options)
         yield run
         run(*ray, "stop", "--force")
-        until(lambda: not having(TOKEN), "the end of Ray")
+        until(lambda: not having_token(), "the end of Ray")
 
 
 @pytest.mark.slow

@@ -7,22 +7,18 @@ environment, and a home directory of their own for the token.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray_cluster import having, until
+from ray_cluster import having_token, shell, until
 
 pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("typer")
 
-TOKEN = f"EVENSTEP_TEST_{os.getpid()}"
-"""A variable in the environment of all processes that the shell starts."""
 JOB = """
 import json, pathlib
 import evenstep.service as es
@@ -52,27 +48,17 @@ print(len(micro_batches), attach({address!r}, "shells").status()["clients"][0]["
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of a new shell, in which no Ray of another test is found."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # sockets in it need a short name
-        yield {
-            "HOME": str(tmp_path),
-            "PATH": os.defpath,
-            "OMP_NUM_THREADS": "1",
-            "RAY_TMPDIR": folder,
-            "RAY_USAGE_STATS_ENABLED": "0",
-            TOKEN: "1",
-        }
+def env(tmp_path: Path) -> Iterator[dict[str, str]]:
+    with shell(tmp_path) as env:
+        yield env
 
 
 @pytest.fixture
-def printed(shell: dict[str, str], tmp_path: Path) -> Iterator[str]:
+def printed(env: dict[str, str], tmp_path: Path) -> Iterator[str]:
     """What `evenstep service run` tells trainers to write."""
     (tmp_path / "a_job.py").write_text(JOB)
     command = [sys.executable, "-m", "evenstep", "service", "run", "a_job.py", "--name", "shells"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=shell, stderr=subprocess.PIPE, text=True
-    ) as run:
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
         said = ""
         for line in run.stderr:
@@ -82,20 +68,18 @@ def printed(shell: dict[str, str], tmp_path: Path) -> Iterator[str]:
                 break
         else:
             pytest.fail(f"the service did not start: {said}")
-        assert len(having(TOKEN)) > 3
+        assert len(having_token()) > 3
         run.terminate()
         run.communicate(timeout=60)
-        until(lambda: not having(TOKEN), "the end of all processes of the service")
+        until(lambda: not having_token(), "the end of all processes of the service")
 
 
 @pytest.mark.slow
-def test_another_shell_joins_by_the_line_that_is_printed(
-    printed: str, shell: dict[str, str]
-) -> None:
+def test_another_shell_joins_by_the_line_that_is_printed(printed: str, env: dict[str, str]) -> None:
     address = re.findall(r"'(.*?)'", printed)[0]
     trainer = subprocess.run(
         [sys.executable, "-c", TRAINER.format(client=printed, address=address)],
-        env={**shell, "RANK": "0"},
+        env={**env, "RANK": "0"},
         capture_output=True,
         text=True,
     )

@@ -6,37 +6,24 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from service_world import job_of as of_files
 from test_stored_planner import METADATA, job_of
 
-import evenstep.service as es
-from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
-from evenstep.service.backends.ray import registry_actor
-from evenstep.service.backends.ray.locators import RayLocator
-from evenstep.service.messages import LocalHandle, Reply, message
+from evenstep.errors import EvenstepError, MeshChangedError
+from evenstep.service.messages import LocalHandle, Reply
 from evenstep.service.planner.store.run_store import RunStore
 from evenstep.service.planner.stored_planner import StoredPlanner
 from evenstep.service.registry import common_state
 from evenstep.service.registry.common_state import CommonState
-from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.registry.role_status import EventLog
 from evenstep.service.registry.role_watch import RoleWatch
-from evenstep.service.remote.channels import (
-    Answer,
-    Location,
-    RoleGoneError,
-    RolePlace,
-    SocketChannel,
-)
+from evenstep.service.remote.channels import Answer, Location, RoleGoneError, RolePlace
 from evenstep.service.remote.handles import RemoteHandle
-from evenstep.service.transport.endpoint import Keys
 
 STEP = 2
 PATIENCE = 30.0  # seconds
@@ -228,48 +215,6 @@ async def test_ranks_of_a_new_mesh_wait_for_each_other_alone(tmp_path: Path) -> 
     answers = await asyncio.wait_for(asyncio.gather(before, *new), 5)
     state = planners.planner.state_dict(STEP)
     assert [each.value for each in answers] == [[state]] * 3
-
-
-def test_a_planner_that_was_made_again_plans_what_was_taken(tmp_path: Path) -> None:
-    state = Planners(tmp_path).planner.state_dict(STEP)
-    again = Planners(tmp_path / "again", planned=0).planner
-    with pytest.raises(ConfigurationError, match=f"step {STEP} is not there"):
-        again.state_dict(STEP)
-    assert again.state_dict(STEP, taken=True) == state
-
-
-# Registries that restart on Ray: clients find their sockets before they know their job
-
-
-def test_a_question_that_comes_before_the_job_is_known_is_answered_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ray = pytest.importorskip("ray", reason="ray is not installed")
-    answers: list[Answer] = []
-
-    async def restart(state: Any) -> None:
-        registry = registry_actor.JobRegistryActor(RayLocator("space", "registry"), Keys.new())
-        asked = threading.Thread(
-            target=lambda: answers.append(
-                SocketChannel(registry.endpoint).send([message(JobRegistry.job)]).answer()
-            )
-        )
-
-        def exporter(job: str) -> None:  # its sockets are open by now
-            asked.start()
-            asked.join(0.5)
-            assert not answers
-
-        monkeypatch.setattr(registry_actor, "MetricsExporter", exporter)
-        monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
-        await registry.update(state)
-        await asyncio.to_thread(asked.join, PATIENCE)
-
-    with es.start(of_files(tmp_path), backend="processes", name="restarts") as service:
-        asyncio.run(restart(service._state))
-    (answer,) = answers
-    assert answer.error is None
-    assert answer.value[0].name == "restarts"
 
 
 class Line:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from faulty_storage import FaultyStorage
 from service_world import Batches, broadcast_at_tp, job_of, steps_of
+from test_stored_planner import METADATA, NAMES
+from test_stored_planner import job_of as planner_job_of
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("fsspec")
@@ -24,13 +25,13 @@ import evenstep
 import evenstep.service as es
 from evenstep.cli import main
 from evenstep.errors import ConfigurationError
-from evenstep.mixture.sample_table import SampleId, SampleTable
+from evenstep.mixture.sample_table import SampleId
 from evenstep.service.planner import seen_writer
 from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.seen import STATE_KEY, SeenStore, begin_run, sample_named
 from evenstep.service.planner.store.run_store import RunStore
 from evenstep.service.planner.stored_planner import StoredPlanner
-from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan
+from evenstep.strategy import DGraph, LoadingPlan
 
 Row = tuple[int, int, str, int, int]
 """Step, rank, source, shard and index."""
@@ -173,30 +174,7 @@ def test_a_planner_that_is_killed_on_ray_has_all_recorded(tmp_path: Path, ray_of
 
 # Planners that die, are slow or get another mesh
 
-NAMES = ("web", "code", "books")
-
-
-def metadata(count: int = 8000) -> BufferedMetadata:
-    source, position = np.repeat(np.arange(3), count), np.tile(np.arange(count), 3)
-    text = 1 + (position * 7 + source * 11) % 50
-    columns = {"text": text, "supervised": text}
-    table = SampleTable(NAMES, source, position, position // 64, position % 64, columns)
-    return BufferedMetadata(table)
-
-
-def greedy(graph: DGraph, mesh: Any, step: int) -> LoadingPlan:
-    return graph.mix().distribute("DP").balance("greedy").plan()
-
-
-METADATA = metadata()
-
-
-def plain_job(**options: Any) -> es.Job:
-    sources = [es.Source(name, [{"input_ids": [1]}]) for name in NAMES]
-    return job_of(Path(), sources=sources, mesh={"DP": 2}, strategy=greedy, **options)
-
-
-JOB = plain_job()
+JOB = planner_job_of(schedule=None, plans_kept=64)
 
 
 def files() -> list[str]:

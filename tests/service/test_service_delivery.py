@@ -17,7 +17,6 @@ from service_world import (
     comparable,
     job_of,
     plain,
-    sources,
     squares,
     steps_of,
     striped,
@@ -132,43 +131,6 @@ def test_stages_in_the_middle_of_a_pipeline_need_no_data(tmp_path: Path, start: 
             next(clients[1])
         first, last = (steps_of(clients[stage], 2) for stage in (0, 2))
         assert [plain(batches) for batches, _ in first] == [plain(batches) for batches, _ in last]
-
-
-def test_padded_and_own_batches_are_made_of_the_same_samples(tmp_path: Path, start: Any) -> None:
-    given = sources(tmp_path)
-    packed = job_of(tmp_path, sources=given)
-    padded = job_of(tmp_path, sources=given, collate="pad")
-    own = job_of(tmp_path, sources=given, collate=list)
-    with start(packed) as a, start(padded) as b, start(own) as c:
-        for (rows, s), (rectangles, t), (lists, u) in zip(
-            *(steps_of(service.client(1), 3) for service in (a, b, c))
-        ):
-            assert s.sample_ids == t.sample_ids == u.sample_ids
-            assert s.supervised_tokens == t.supervised_tokens == u.supervised_tokens > 0
-            assert s.loss_scales == t.loss_scales == u.loss_scales
-            for row, rectangle, samples in zip(rows, rectangles, lists):
-                assert ids_of(row) == rectangle["input_ids"][:, 0].tolist()
-                assert ids_of(row) == [sample["input_ids"][0] for sample in samples]
-
-
-def test_samples_that_found_no_room_come_first_in_the_next_step(tmp_path: Path, start: Any) -> None:
-    job = job_of(tmp_path, samples_per_step=15, max_tokens=80, stop="all_exhausted")
-    carried: list[str] = []
-    seen = 0
-    with start(job) as service:
-        for number in range(100):
-            plan = service.plan(number)
-            if plan is None:
-                break
-            names = [str(plan.samples.identity(row)) for row in range(len(plan))]
-            assert names[: plan.carried_in] == carried
-            carried = [str(plan.carried.identity(row)) for row in range(len(plan.carried))]
-            seen += len(carried)
-        taken = [steps_of(service.client(rank)) for rank in range(2)]
-        left = service.status()["planner"]["left_over"]
-    assert seen > 0
-    delivered = [i for steps in taken for _, step in steps for ids in step.sample_ids for i in ids]
-    assert len(set(delivered)) == len(delivered) == 155 - left
 
 
 def test_clients_far_apart_hold_few_steps_and_get_the_same(tmp_path: Path, start: Any) -> None:

@@ -121,7 +121,7 @@ def test_a_client_of_a_rank_that_does_not_exist_is_refused(tmp_path: Path) -> No
             service.client(7)
         with pytest.raises(ConfigurationError, match="DP=2 must be from 0 to 1"):
             service.client(DP=2)
-        with pytest.raises(ConfigurationError, match="axis 'EP'"):
+        with pytest.raises(ConfigurationError, match="axis='EP'"):
             service.client(EP=0)
         with pytest.raises(ConfigurationError, match="give one of them"):
             service.client(1, DP=1)

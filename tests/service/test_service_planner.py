@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from service_world import (
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.mixture import FeedbackSchedule, Staged
+from evenstep.mixture import FeedbackSchedule
 from evenstep.service.planner.trainer_reports import Signals
 from evenstep.strategy import (
     Assignment,
@@ -81,21 +80,6 @@ def test_a_transform_that_raises_reaches_every_client_by_source_shard_and_index(
 
 def locally(job: es.Job, **options: Any) -> Any:
     return es.start(job, backend="local", **options)
-
-
-def test_a_sample_that_fails_does_no_harm_before_it_is_drawn(tmp_path: Path, start: Any) -> None:
-    """One source has bad rows and no weight until step 3."""
-    good, *_ = sources(tmp_path)
-    bad = es.Source("bad", sources(tmp_path / "b", transform=broken)[0].data, transform=broken)
-    schedule = Staged({0: {"code": 1.0}, 3: {"code": 0.5, "bad": 0.5}})
-    job = job_of(tmp_path, sources=[good, bad], schedule=schedule)
-    for step, text in errors_of(job, start):
-        assert step == 3
-        assert "bad[" in text
-
-
-def broken(row: Mapping[str, Any]) -> dict[str, Any]:
-    raise KeyError("text")
 
 
 def test_an_empty_sample_is_refused_by_name(tmp_path: Path, start: Any) -> None:

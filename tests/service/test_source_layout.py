@@ -16,9 +16,7 @@ from service_world import comparable, failing, in_one_process, job_of, sources, 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.mixture.sample_table import SampleTable
-from evenstep.service.job.source_layout import loader_tasks
 from evenstep.service.messages import LocalHandle
-from evenstep.strategy import LoaderTask
 from evenstep.strategy.loaders import LoaderLayout, PlannedLoader, SourceStripe
 
 
@@ -39,52 +37,6 @@ def test_every_position_has_one_owner(names: int, loaders: int, stripe: int) -> 
                     assert share.next_owned(position) == following
     counts = [len(shares) for shares in layout.shares]
     assert max(counts) - min(counts) <= 1
-
-
-@pytest.mark.parametrize("loaders", [1, 2, 3, 8])
-def test_the_work_of_all_loaders_is_that_of_each(tmp_path: Path, loaders: int) -> None:
-    layout = es.SourceLayout.of(("code", "web", "books"), loaders, stripe=3)
-    with es.start(job_of(tmp_path), backend="local") as service:
-        plan = service.plan(2)
-    # Carried samples are not the first of their source in every plan.
-    turned = replace(plan, subplans={"again": plan}, samples=plan.samples[::-1])
-    for each in (plan, turned):
-        together = loader_tasks(each, layout)
-        assert sorted(np.concatenate([work.rows for work in together])) == list(range(len(each)))
-        for shares, work in zip(layout.shares, together):
-            by_name = {share.source: share for share in shares}
-            own = [name in by_name for name in each.samples.sources]
-            order = np.lexsort((each.samples.position, each.samples.source))
-            whole = LoaderTask.of(each, order[np.array(own)[each.samples.source[order]]])
-            kept = [
-                row
-                for row in range(len(whole.rows))
-                if by_name[whole.samples.identity(row).source].owns(whole.samples.position[row])
-            ]
-            assert work.step == whole.step
-            assert work.samples == whole.samples[kept]
-            assert work.rows.tolist() == whole.rows[kept].tolist()
-            assert work.bucket.tolist() == whole.bucket[kept].tolist()
-            for name, bucket in whole.subplans.items():
-                assert work.subplans[name].tolist() == bucket[kept].tolist()
-
-
-def test_the_work_of_some_buckets_is_that_of_their_samples(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path), backend="local") as service:
-        plan = service.plan(2)
-    turned = replace(plan, assignment=replace(plan.assignment, bucket=1 - plan.assignment.bucket))
-    plan = replace(plan, subplans={"turned": turned})
-    layout = es.SourceLayout.of(("code", "web", "books"), 2)
-    whole = loader_tasks(plan, layout)
-    for name, bucket in ((None, 1), ("turned", 0)):
-        for part, of in zip(loader_tasks(plan, layout, [(name, bucket)]), whole):
-            kept = [row for row, number in enumerate(of.bucket.tolist()) if number == 1]
-            assert part.rows.tolist() == of.rows[kept].tolist()
-            assert part.bucket.tolist() == of.bucket[kept].tolist()
-    both = loader_tasks(plan, layout, [(None, 1), ("turned", 1)])
-    assert [part.rows.tolist() for part in both] == [
-        of.rows[of.bucket >= 0].tolist() for of in whole
-    ]
 
 
 # Planned layouts

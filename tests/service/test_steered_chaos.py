@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import logging
 import os
 import random
 import signal
@@ -81,34 +80,18 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def flaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyProxy]:
-    import s3fs
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    given = {
-        "AWS_ACCESS_KEY_ID": "a",
-        "AWS_SECRET_ACCESS_KEY": "b",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    given["AWS_ENDPOINT_URL"] = f"http://{host}:{port}"
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    system = s3fs.S3FileSystem(skip_instance_cache=True)
-    system.mkdir("corpus")
+def flaky(
+    tmp_path: Path, s3: Any, s3_server: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FlakyProxy]:
     for number in range(SOURCES):
         table = rows(200, 1000 * (number + 1), 60)
         write = (write_parquet, write_jsonl)[number % 2]
         name = f"{number}.{('parquet', 'jsonl')[number % 2]}"
-        system.put(str(write(tmp_path / name, table)), f"corpus/{name}")
-    proxy = FlakyProxy(host, port)
+        s3.put(str(write(tmp_path / name, table)), f"corpus/{name}")
+    proxy = FlakyProxy(*s3_server)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.server_address[1]}")
     yield proxy
     proxy.shutdown()
-    server.stop()
 
 
 def job_on_s3() -> es.Job:
@@ -139,21 +122,22 @@ class Run:
         """Whether there was another one."""
         for rank, client in enumerate(self.clients):
             with suppress(StopIteration):
-                batches, about = next(client)
-                whole = repr(comparable([(batches, about)])).encode()
-                self.got[about.step, rank] = hashlib.md5(whole).hexdigest()
+                self._take(rank, client)
                 continue
             return False
         return True
+
+    def _take(self, rank: int, client: Any) -> None:
+        batches, about = next(client)
+        whole = repr(comparable([(batches, about)])).encode()
+        self.got[about.step, rank] = hashlib.md5(whole).hexdigest()
 
     def remesh(self, job: Any, size: int, at_step: int | None = None) -> None:
         job.remesh({"DP": size}, at_step)
         for rank, client in enumerate(self.clients):
             with suppress(MeshChangedError):
                 while True:
-                    batches, about = next(client)
-                    whole = repr(comparable([(batches, about)])).encode()
-                    self.got[about.step, rank] = hashlib.md5(whole).hexdigest()
+                    self._take(rank, client)
         self.clients = [self.service.client(rank) for rank in range(size)]
         self.meshes.append((self.clients[0].step, size))
 

@@ -19,7 +19,7 @@ import evenstep
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
 from evenstep.mixture import FeedbackSchedule
-from evenstep.service.planner.changes import AskedChange
+from evenstep.service.planner.changes import Change
 from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.store.run_store import RunStore
 from evenstep.service.planner.stored_planner import StoredPlanner, UnstoredPlanner
@@ -31,11 +31,15 @@ CODE = {"code": 1.0}
 
 
 def steered(planner: Planner, kind: str, value: Any = None, **options: Any) -> dict[str, Any]:
-    first = options.pop("first", 0)
-    asked = AskedChange(
-        kind=kind, value=value, **{"by": "ana@login", "time": time.time(), **options}
-    )
-    told = planner.change(asked, token=planner.begin_change(), first=first)
+    given = {name: options.pop(name) for name in ("first", "dry_run") if name in options}
+    options = {
+        "by": "ana@login",
+        "time": time.time(),
+        "step": options.pop("at_step", -1),
+        **options,
+    }
+    asked = Change(kind=kind, value=value, **options)
+    told = planner.change(asked, token=planner.begin_change(), **{"first": 0, **given})
     assert told is not None
     return told
 
@@ -78,10 +82,7 @@ def test_weights_count_from_their_step_on_over_any_others(
 
 def test_a_policy_draws_by_them_what_comes_after_its_windows() -> None:
     job = planner_job_of(
-        policy=evenstep.Even(64, packed=True),
-        strategy=None,
-        max_tokens=None,
-        schedule={"web": 1.0},
+        policy=evenstep.Even(64, packed=True), strategy=None, max_tokens=None, schedule={"web": 1.0}
     )
     planner = Planner(job, METADATA)
     planner.plan(1)
@@ -194,11 +195,11 @@ def test_a_dry_run_and_a_cancelled_change_leave_the_job_as_it_was() -> None:
 
 def test_a_planner_that_has_restarted_may_have_handed_out_more(tmp_path: Path) -> None:
     planner = Planner(planner_job_of(), METADATA)
-    end = AskedChange(kind="end", by="a", time=1.0)
+    end = Change(kind="end", by="a", time=1.0)
     assert planner.change(end, token="another", first=0) is None
     told = steered(planner, "drop", "code", by="a", time=1.0)
     # The answer was lost, and the message comes again.
-    drop = AskedChange(kind="drop", value="code", by="a", time=1.0)
+    drop = Change(kind="drop", value="code", by="a", time=1.0)
     assert planner.change(drop, token="another", first=9) == told
     with pytest.raises(ConfigurationError, match="pass store="):
         steered(UnstoredPlanner(planner_job_of(schedule=None), METADATA), "drop", "code")

@@ -23,7 +23,7 @@ from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, Su
 from evenstep.mixture import FeedbackSchedule
 from evenstep.mixture.sample_table import SampleTable
 from evenstep.service.planner import stored_planner
-from evenstep.service.planner.changes import AskedChange
+from evenstep.service.planner.changes import Change
 from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.planner_state import PlannerState
 from evenstep.service.planner.store.run_store import RunStore
@@ -136,9 +136,7 @@ def carried_out(planner: Planner, operation: tuple[Any, ...], begin: int) -> Any
     kind, *numbers = operation
     if kind == "change":
         (what, value), ahead = numbers
-        asked = AskedChange(
-            kind=what, value=value, by="ana", time=float(begin), at_step=begin + ahead
-        )
+        asked = Change(kind=what, value=value, by="ana", time=float(begin), step=begin + ahead)
         while (told := planner.change(asked, token=planner.begin_change(), first=begin)) is None:
             pass
         return told

@@ -42,9 +42,10 @@ from evenstep.loader.transport import patience, peers, rank_exchange
 from evenstep.service import messages
 from evenstep.service.backends.ray import launcher, ray_service
 from evenstep.service.constructor import step_fetcher
-from evenstep.service.registry import registry, role_watch
+from evenstep.service.registry import role_watch
 from evenstep.service.remote import channels, handles, role_host, role_makers
 from evenstep.service.source_loader import source_loader
+from evenstep.service.transport.endpoint import Keys
 
 logger = logging.getLogger("evenstep")
 
@@ -149,10 +150,9 @@ def simulated_cluster() -> Iterator[None]:
         per_thread = type("WaitTimer", (simulated.Local,), {**own, "__init__": timer["__init__"]})
         for module in (handles, role_host, role_makers, messages):
             module.WaitTimer = per_thread  # type: ignore
-        for module in (role_host, registry):
-            module.Server = simulated_sockets.Server  # type: ignore
+        role_host.Server = simulated_sockets.Server  # type: ignore
         channels._connections = lambda endpoint, process: simulated_sockets.Connections(endpoint)  # type: ignore
-        launcher.Keys = _Module(new=lambda: None)  # type: ignore
+        launcher.Keys = _Module(new=lambda: Keys(*[b""] * 4))  # type: ignore
         role_watch.remove_socket = lambda endpoint: None
         ray_service.write_endpoint = ray_service.remove_endpoint = lambda path, endpoint: None
         _with_default(source_loader, "StagedStep", "lock", simulated.Lock)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 P = ParamSpec("P")
@@ -113,30 +112,16 @@ class LocalHandle:
         )
 
 
-@dataclass(frozen=True)
-class Request:
+def request_text(message: Message) -> str:
     """A message, as warnings show it."""
-
-    message: str
-    step: int | None = None
-    source: str | None = None
-
-    @classmethod
-    def of(cls, message: Message) -> Request:
-        method, arguments, _ = message
-        first = arguments[0] if arguments else None
-        if isinstance(first, str):
-            return cls(method, source=first)
-        second = arguments[1] if len(arguments) > 1 else None
-        if method in ("release", "common_state") and isinstance(second, int):
-            first = second  # of a client: rank and step
-        step = getattr(first, "step", first)
-        return cls(method, step=step if isinstance(step, int) else None)
-
-    def __str__(self) -> str:
-        if self.step is not None:
-            return f"{self.message!r} of step {self.step:,}"
-        return f"{self.message!r}" + (f" of source {self.source!r}" if self.source else "")
+    method, arguments, _ = message
+    first, second = (*arguments, None, None)[:2]
+    if isinstance(first, str):
+        return f"{method!r} of source {first!r}"
+    if method in ("release", "common_state") and isinstance(second, int):
+        first = second  # of a client: rank and step
+    step = getattr(first, "step", first)
+    return f"{method!r} of step {step:,}" if isinstance(step, int) else repr(method)
 
 
 class WaitTimer(threading.local):

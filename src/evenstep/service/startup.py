@@ -35,11 +35,7 @@ BACKENDS = ("ray", "processes", "local")
 
 @overload
 def start(
-    job: Job,
-    *,
-    backend: Literal["ray"] = "ray",
-    ray: RayOptions = ...,
-    **options: Unpack[_Options],
+    job: Job, *, backend: Literal["ray"] = "ray", ray: RayOptions = ..., **options: Unpack[_Options]
 ) -> RayService: ...
 @overload
 def start(

@@ -36,12 +36,7 @@ class StatusEndpoint:
     token, with 200 as long as the job has not failed, and 503 afterwards. A context manager."""
 
     def __init__(
-        self,
-        service: _Service,
-        *,
-        port: int = 0,
-        host: str = "127.0.0.1",
-        token: str | None = None,
+        self, service: _Service, *, port: int = 0, host: str = "127.0.0.1", token: str | None = None
     ) -> None:
         """
         Args:

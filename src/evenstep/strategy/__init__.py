@@ -13,22 +13,17 @@ The path of a step, in reading order:
 Around it:
 
     loaders/            how many Source Loaders a job needs, and which has what
-    loading_plan_json   a plan as text
+    loading_plan_json   a plan as JSON
 
 Primitives have the names of the OVERLORD paper; `sample` of its first version is `mix` here.
 """
 
-from evenstep.mixture.sample_table import (
-    BufferedMetadata,
-    BulkMetadata,
-    Metadata,
-    SampleTable,
-)
+from evenstep.mixture.sample_table import BufferedMetadata, BulkMetadata, Metadata, SampleTable
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.methods import METHODS
 from evenstep.strategy.graph import DGraph
 from evenstep.strategy.loading_plan import LoaderTask, LoadingPlan
-from evenstep.strategy.loading_plan_json import from_json, to_json
+from evenstep.strategy.loading_plan_json import to_json
 
 __all__ = [
     "METHODS",
@@ -40,6 +35,5 @@ __all__ = [
     "LoadingPlan",
     "Metadata",
     "SampleTable",
-    "from_json",
     "to_json",
 ]

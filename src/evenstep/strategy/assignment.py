@@ -45,13 +45,9 @@ class Assignment:
         micro_batches: int,
     ) -> Assignment:
         """An assignment from columns of any integer type."""
-        return cls(
-            bucket=np.asarray(bucket, np.int32),
-            micro_batch=np.asarray(micro_batch, np.int32),
-            order=np.asarray(order, np.int32),
-            buckets=buckets,
-            micro_batches=micro_batches,
-        )
+        columns = {"bucket": bucket, "micro_batch": micro_batch, "order": order}
+        given = {name: np.asarray(column, np.int32) for name, column in columns.items()}
+        return cls(**given, buckets=buckets, micro_batches=micro_batches)
 
     def __len__(self) -> int:
         return len(self.bucket)
@@ -96,37 +92,10 @@ class Assignment:
 
     def sums(self, values: Costs) -> Costs:
         """[buckets, micro_batches] sum of the values of the samples in each micro-batch."""
-        shape = self.buckets, self.micro_batches
-        placed = self.placed
-        numbers = self.micro_batch_number[placed]
-        total: Costs = sums(values[placed], numbers, shape[0] * shape[1]).reshape(shape)
-        return total
+        numbers = self.micro_batch_number[self.placed]
+        total: Costs = sums(values[self.placed], numbers, self.buckets * self.micro_batches)
+        return total.reshape(self.buckets, self.micro_batches)
 
     def __getstate__(self) -> dict[str, Any]:
         # Cached properties are not pickled.
         return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def check(self) -> None:
-        """
-        Raises:
-            ConfigurationError: a number is out of range, or an `order` occurs twice or has a gap.
-        """
-        for name, limit in (("bucket", self.buckets), ("micro_batch", self.micro_batches)):
-            column = getattr(self, name)
-            wrong = np.flatnonzero(
-                (column >= limit) | (column < -1) | ((column < 0) == self.placed)
-            )
-            if len(wrong):
-                raise ConfigurationError(
-                    f"{name}={column[wrong[0]]} of sample {wrong[0]} must be from 0 to {limit - 1},"
-                    " or -1 in all columns for a sample in no bucket"
-                )
-        order = self.order[self.rows]  # [placed]
-        expected = np.arange(len(order)) - self.offsets[:-1].repeat(np.diff(self.offsets))
-        wrong = np.flatnonzero(order != expected)
-        if len(wrong):
-            row = self.rows[wrong[0]]
-            raise ConfigurationError(
-                f"order={self.order[row]} of sample {row} in bucket {self.bucket[row]}, "
-                f"micro-batch {self.micro_batch[row]}: it must count 0, 1, 2, ... without gaps"
-            )

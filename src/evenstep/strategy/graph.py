@@ -31,13 +31,7 @@ from evenstep.strategy.balance.levels import LEVELS
 from evenstep.strategy.balance.methods import METHODS, CostFunction, check_cost
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import AXES, STAGES, ClientPlaceTree
-from evenstep.strategy.plan_builder import (
-    GraphSpec,
-    Placement,
-    bound_for,
-    place_samples,
-    to_loading_plan,
-)
+from evenstep.strategy.plan_builder import GraphSpec, bound_for, place_samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +58,8 @@ class DGraph:
     _spec: GraphSpec = field(default_factory=GraphSpec)
     _weights: Mapping[str, float] = field(default_factory=dict)
     _mixed: bool = False
-    _cache: list[Placement] = field(default_factory=list)
-    """Memoised placement, none or one; shared by graphs whose specs place samples alike."""
+    _cache: list[LoadingPlan] = field(default_factory=list)
+    """Memoised plan, none or one; shared by graphs whose specs place samples alike."""
 
     @classmethod
     def of(
@@ -96,11 +90,9 @@ class DGraph:
         check_at_least(0, step=step)
         check_at_least(1, micro_batches=micro_batches, max_tokens=max_tokens)
         waiting = None if carried is None or not len(carried) else carried
+        samples: SampleTable | None = None
         if isinstance(metadata, SampleTable):
-            samples: SampleTable | None = _behind(waiting, metadata)
-            metadata = BufferedMetadata(metadata)
-        else:
-            samples = None
+            samples, metadata = _behind(waiting, metadata), BufferedMetadata(metadata)
         shared = _Step(tree, step, metadata, waiting, micro_batches, max_tokens, mixture)
         return cls(_step=shared, samples=samples)
 
@@ -211,15 +203,10 @@ class DGraph:
         check_one_of(METHODS, method=method)
         check_one_of(LEVELS, level=level)
         check_at_least(1, micro_batches=micro_batches, max_tokens=max_tokens)
-        changes: dict[str, Any] = {"together": level == "both"}
-        if level in ("intra", "both"):
-            changes["intra"] = method
-        if level in ("inter", "both"):
-            changes["inter"] = method
-        if micro_batches is not None:
-            changes["micro_batches"] = micro_batches
-        if max_tokens is not None:
-            changes["max_tokens"] = max_tokens
+        levels = ("intra", "inter") if level == "both" else (level,)
+        changes: dict[str, Any] = {**dict.fromkeys(levels, method), "together": level == "both"}
+        limits = {"micro_batches": micro_batches, "max_tokens": max_tokens}
+        changes |= {name: limit for name, limit in limits.items() if limit is not None}
         return self._with(balancing=replace(self._spec.balancing, **changes))
 
     def broadcast_at(self, dim: str, *more: str, stages: str | None = None) -> DGraph:
@@ -234,8 +221,7 @@ class DGraph:
             ConfigurationError: an unknown axis or kind of stages.
         """
         for axis in (dim, *more):
-            if axis not in AXES:
-                raise ConfigurationError(f"broadcast_at({axis!r}): must be one of {AXES}")
+            check_one_of(AXES, broadcast_at=axis)
         if stages is not None:
             check_one_of(STAGES, stages=stages)
         # Does not change where samples go, so the cache is kept.
@@ -260,26 +246,28 @@ class DGraph:
                 "one_by_one is for subplans: of the plan itself, a sample is one row; give the "
                 "graph to plan(subplans=...)"
             )
-        placement = self._placement
-        placed = placement.assignment.placed
+        plan, spec = self._placed, self._spec
+        placed = plan.assignment.placed
         made = {}
         for name, graph in (subplans or {}).items():
             sub, sample_rows = graph._as_subplan(name, self), None
             if sub._spec.one_by_one:
                 sub, sample_rows = sub._of_units(name)
             rows = np.flatnonzero(placed if sample_rows is None else placed[sample_rows])
-            made[name] = sub._to_plan(sub._place(rows, subplan=name), sample_rows=sample_rows)
-        return self._to_plan(placement, subplans=made, weights=dict(self._weights))
+            made[name] = replace(sub._place(rows, subplan=name), sample_rows=sample_rows)
+        fetched: dict[str, Any] = {"broadcast_at": spec.broadcast_at, "stages": spec.stages_needing}
+        return replace(plan, subplans=made, weights=dict(self._weights), **fetched)
 
     # Placement
 
     @property
     def assignment(self) -> Assignment:
         """Assignment of the samples as the main plan of a step; errors as `plan`."""
-        return self._placement.assignment
+        return self._placed.assignment
 
     @property
-    def _placement(self) -> Placement:
+    def _placed(self) -> LoadingPlan:
+        """As the main plan of a step. Graphs that share it may say otherwise who fetches."""
         if not self._cache:
             if self.samples is None:
                 raise ConfigurationError(
@@ -288,32 +276,19 @@ class DGraph:
             self._cache.append(self._place(np.arange(len(self.samples)), subplan=None))
         return self._cache[0]
 
-    def _place(self, rows: Int64Array, *, subplan: str | None) -> Placement:
+    def _place(self, rows: Int64Array, *, subplan: str | None) -> LoadingPlan:
         assert self.samples is not None
-        job, balancing = self._step, self._spec.balancing
-        main = subplan is None
+        job, spec, main = self._step, self._spec, subplan is None
         return place_samples(
             self.samples,
             rows,
-            self._spec,
-            micro_batches=balancing.micro_batches or (job.micro_batches if main else 1),
-            max_tokens=balancing.max_tokens or (job.max_tokens if main else None),
+            spec,
+            micro_batches=spec.balancing.micro_batches or (job.micro_batches if main else 1),
+            max_tokens=spec.balancing.max_tokens or (job.max_tokens if main else None),
             subplan=subplan,
-        )
-
-    def _to_plan(self, placement: Placement, **more: Any) -> LoadingPlan:
-        assert self.samples is not None
-        carried = 0 if self._step.carried is None else len(self._step.carried)
-        if self._spec.one_by_one:
-            carried = 0
-        return to_loading_plan(
-            placement,
-            self._spec,
             step=self.step,
-            samples=self.samples,
             tree=self.tree,
-            carried_in=carried,
-            **more,
+            carried_in=0 if spec.one_by_one or job.carried is None else len(job.carried),
         )
 
     def _as_subplan(self, name: str, main: DGraph) -> DGraph:

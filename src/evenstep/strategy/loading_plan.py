@@ -63,14 +63,6 @@ class LoadingPlan:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __repr__(self) -> str:
-        carried = f", {len(self.carried):,} of them carried on" if len(self.carried) else ""
-        return (
-            f"<plan of step {self.step:,}: {len(self):,} samples to {self.buckets:,} buckets at "
-            f"{self.axis} x {self.micro_batches:,} micro-batches{carried}; imbalance "
-            f"{self.imbalance_before:.3f} -> {self.imbalance:.3f}>"
-        )
-
     @property
     def buckets(self) -> int:
         return self.assignment.buckets
@@ -138,28 +130,38 @@ class LoadingPlan:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class LoaderImages:
-    """The images of a `LoaderTask`'s samples, in a subplan that deals them one by one."""
+class TaskPart:
+    """The samples of a `LoaderTask` that a plan or a subplan places; of a subplan that deals images
+    one by one, their images."""
 
     row: Int64Array
-    """[images] the sample of each, from 0 in the task."""
-    image: Int64Array
-    """[images] row of the subplan."""
-    number: Int64Array
-    """[images] which of its sample's images each is."""
+    """[n] the sample of each, from 0 in the task."""
+    planned: Int64Array
+    """[n] row of the plan, or of the subplan that deals images."""
+    image: Int64Array | None
+    """[n] which of its sample's images each is; None for whole samples."""
     bucket: Int64Array
-    """[images] in the subplan."""
+    """[n] from 0."""
 
     @classmethod
-    def of(cls, subplan: LoadingPlan, rows: Int64Array, samples: int) -> LoaderImages:
-        """Those of some rows of a plan that has this number of samples."""
-        assert subplan.sample_rows is not None
-        place = np.full(samples, -1, np.int64)
-        place[rows] = np.arange(len(rows))
-        row, bucket = place[subplan.sample_rows], subplan.assignment.bucket.astype(np.int64)
-        images = np.flatnonzero((row >= 0) & (bucket >= 0))
-        first = subplan.sample_rows.searchsorted(subplan.sample_rows[images])
-        return cls(row=row[images], image=images, number=images - first, bucket=bucket[images])
+    def of(cls, plan: LoadingPlan, rows: Int64Array, samples: int) -> TaskPart:
+        """That of some rows of a step with this number of samples."""
+        bucket, image = plan.assignment.bucket.astype(np.int64), None
+        if plan.sample_rows is None:
+            row = np.flatnonzero(bucket[rows] >= 0)
+            planned = rows[row]
+        else:
+            place = np.full(samples, -1, np.int64)
+            place[rows] = np.arange(len(rows))
+            planned = np.flatnonzero((place[plan.sample_rows] >= 0) & (bucket >= 0))
+            row = place[plan.sample_rows[planned]]
+            image = planned - plan.sample_rows.searchsorted(plan.sample_rows[planned])
+        return cls(row=row, planned=planned, image=image, bucket=bucket[planned])
+
+    def entries(self) -> list[tuple[int, int, int | None, int]]:
+        """`row`, `planned`, `image` and `bucket` of each."""
+        images = [None] * len(self.row) if self.image is None else self.image.tolist()
+        return list(zip(self.row.tolist(), self.planned.tolist(), images, self.bucket.tolist()))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -170,39 +172,16 @@ class LoaderTask:
     rows: Int64Array
     """[n] rows of the plan, by source and position: the order in which samples are read."""
     samples: SampleTable
-    """[n] the same samples, to be prepared and staged; those with bucket -1 stay buffered."""
-    bucket: Int64Array
-    """[n] bucket whose constructor gets each, -1 for a sample that is carried."""
-    subplans: Mapping[str, Int64Array]
-    """By name, [n] the bucket in the subplan; -1 for a sample without its modality."""
-    images: Mapping[str, LoaderImages] = field(default_factory=dict)
-    """By name, of the subplans that deal images one by one, which are not in `subplans`."""
+    """[n] the same samples, to be prepared and staged; those that no part has stay buffered."""
+    parts: Mapping[str | None, TaskPart]
+    """Of the plan itself, under None, and of its subplans by name."""
 
     @classmethod
     def of(cls, plan: LoadingPlan, rows: Int64Array) -> LoaderTask:
         """The part of a plan with these rows, ordered by source and position."""
-        return cls(
-            step=plan.step,
-            rows=rows,
-            samples=plan.samples[rows],
-            bucket=plan.assignment.bucket[rows].astype(np.int64),
-            subplans={
-                name: subplan.assignment.bucket[rows].astype(np.int64)
-                for name, subplan in plan.subplans.items()
-                if subplan.sample_rows is None
-            },
-            images={
-                name: LoaderImages.of(subplan, rows, len(plan))
-                for name, subplan in plan.subplans.items()
-                if subplan.sample_rows is not None
-            },
-        )
-
-    def buckets(self, subplan: str | None) -> Int64Array:
-        """The buckets of all its samples, or images, in the plan itself or in a subplan."""
-        if subplan is None:
-            return self.bucket
-        return self.images[subplan].bucket if subplan in self.images else self.subplans[subplan]
+        plans: list[tuple[str | None, LoadingPlan]] = [(None, plan), *plan.subplans.items()]
+        parts = {name: TaskPart.of(each, rows, len(plan)) for name, each in plans}
+        return cls(step=plan.step, rows=rows, samples=plan.samples[rows], parts=parts)
 
 
 def imbalance(loads: Costs) -> float:

@@ -45,17 +45,8 @@ DIVIDING_AXES = ("DP", "CP", "TP", WORLD)
 
 # Dimension names of torchtitan's meshes, and the axis that each is part of. Those that join
 # data-parallel with context-parallel ranks, as "fsdp" does, do not determine which rank needs what.
-_TORCH_NAMES = {
-    "pp": "PP",
-    "dp": "DP",
-    "batch": "DP",
-    "dp_replicate": "DP",
-    "dp_shard": "DP",
-    "dp_shard_mod_ep": "DP",
-    "dp_shard_in_ep": "DP",
-    "cp": "CP",
-    "tp": "TP",
-}
+_DP = ("dp", "batch", "dp_replicate", "dp_shard", "dp_shard_mod_ep", "dp_shard_in_ep")
+_TORCH_NAMES = {"pp": "PP", **dict.fromkeys(_DP, "DP"), "cp": "CP", "tp": "TP"}
 
 
 @dataclass(frozen=True, order=True)
@@ -69,28 +60,6 @@ class Place:
 
     def __str__(self) -> str:
         return " ".join(f"{axis}={getattr(self, axis)}" for axis in AXES)
-
-
-def check_axis(axis: object, known: Sequence[str]) -> None:
-    """Raises `ConfigurationError` for an axis that is not in `known`."""
-    if axis not in known:
-        raise ConfigurationError(f"axis {axis!r} must be one of {tuple(known)}")
-
-
-def axis_named(name: str) -> str:
-    """The axis that a dimension of a DeviceMesh is, or is part of.
-
-    Raises:
-        ConfigurationError: the name is unknown.
-    """
-    axis = name if name in AXES else _TORCH_NAMES.get(name)
-    if axis is None:
-        raise ConfigurationError(
-            f"dimension {name!r} of the DeviceMesh is not one of {(*_TORCH_NAMES, *AXES)}; give "
-            "the mesh of the dimensions that determine which rank needs which data, such as pp, "
-            "batch, cp and tp"
-        )
-    return axis
 
 
 def in_order(ranks: Int64Array, axes: Sequence[str]) -> Int64Array:
@@ -193,7 +162,7 @@ class ClientPlaceTree:
             ConfigurationError: an unknown axis, or a size below 1.
         """
         for axis, size in sizes.items():
-            check_axis(axis, AXES)
+            check_one_of(AXES, axis=axis)
             if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
                 raise ConfigurationError(f"{axis}={size!r} must be a whole number of ranks from 1")
         shape = [int(size) for size in sizes.values()]
@@ -215,9 +184,16 @@ class ClientPlaceTree:
                 "the DeviceMesh has no names; make it with mesh_dim_names=('pp', 'dp', 'cp', 'tp') "
                 "or some of them"
             )
-        axes = [axis_named(name) for name in names]
+        known = {**_TORCH_NAMES, **dict(zip(AXES, AXES))}
+        for name in names:
+            if name not in known:
+                raise ConfigurationError(
+                    f"dimension {name!r} of the DeviceMesh is not one of {tuple(known)}; give the "
+                    "mesh of the dimensions that determine which rank needs which data, such as "
+                    "pp, batch, cp and tp"
+                )
         ranks = mesh.mesh.cpu().numpy().astype(np.int64)
-        return cls(in_order(ranks, axes))
+        return cls(in_order(ranks, [known[name] for name in names]))
 
     # Sizes and places
 
@@ -257,7 +233,17 @@ class ClientPlaceTree:
         Raises:
             ConfigurationError: there is no such client.
         """
-        return int(self.ranks[self._where(place)])
+        if not isinstance(place, Place):
+            for axis in place:
+                check_one_of(AXES, axis=axis)
+            place = Place(**place)
+        where = tuple(getattr(place, axis) for axis in AXES)
+        for axis, position, size in zip(AXES, where, self.ranks.shape):
+            if not 0 <= position < size:
+                raise ConfigurationError(
+                    f"{axis}={position} must be from 0 to {size - 1} in the mesh {self.sizes}"
+                )
+        return int(self.ranks[where])
 
     # Buckets
 
@@ -305,7 +291,13 @@ class ClientPlaceTree:
         """
         key = (axis, tuple(broadcast_at), stages)
         if key not in self._deliveries:
-            fetched_by = np.where(self._needs(stages), self._source(broadcast_at), -1)
+            check_one_of(STAGES, stages=stages)
+            for each in broadcast_at:
+                check_one_of(AXES, axis=each)
+            first = tuple(slice(0, 1) if each in broadcast_at else slice(None) for each in AXES)
+            fetched_by = np.broadcast_to(self.ranks[first], self.ranks.shape).copy()
+            if stages != "all":
+                fetched_by[1 : -1 if stages == "ends" else None] = -1
             self._deliveries[key] = Delivery(
                 self.ranks.ravel(), self.bucket_of(axis).ravel(), fetched_by.ravel()
             )
@@ -345,36 +337,6 @@ class ClientPlaceTree:
             ranks = np.arange(ranks, ranks + math.prod(shape))
         return cls(np.asarray(ranks, np.int64).reshape(shape))
 
-    # Checks and arrays
-
-    def _where(self, place: Place | Mapping[str, int]) -> tuple[int, ...]:
-        if not isinstance(place, Place):
-            for axis in place:
-                check_axis(axis, AXES)
-            place = Place(**place)
-        where = tuple(getattr(place, axis) for axis in AXES)
-        for axis, position, size in zip(AXES, where, self.ranks.shape):
-            if not 0 <= position < size:
-                raise ConfigurationError(
-                    f"{axis}={position} must be from 0 to {size - 1} in the mesh {self.sizes}"
-                )
-        return where
-
-    def _needs(self, stages: str) -> BoolArray:
-        """[PP, 1, 1, 1] whether a stage needs data."""
-        check_one_of(STAGES, stages=stages)
-        needs = np.full(self.sizes["PP"], stages == "all")
-        needs[0] = True
-        needs[-1] |= stages == "ends"
-        return needs[:, None, None, None]
-
-    def _source(self, broadcast_at: Sequence[str]) -> Int64Array:
-        """[PP, DP, CP, TP] rank of the first client along the axes of a broadcast."""
-        for axis in broadcast_at:
-            check_axis(axis, AXES)
-        first = tuple(slice(0, 1) if axis in broadcast_at else slice(None) for axis in AXES)
-        return np.broadcast_to(self.ranks[first], self.ranks.shape)
-
 
 def _dividing(axis: str) -> tuple[str, ...]:
     """Axes whose coordinates make up the number of a bucket, outermost first."""
@@ -383,7 +345,7 @@ def _dividing(axis: str) -> tuple[str, ...]:
             "axis='PP' divides nothing: stages of a pipeline work on the same samples; distribute "
             f"at one of {DIVIDING_AXES}"
         )
-    check_axis(axis, DIVIDING_AXES)
+    check_one_of(DIVIDING_AXES, axis=axis)
     return AXES if axis == WORLD else AXES[1 : AXES.index(axis) + 1]
 
 

@@ -1,6 +1,4 @@
-"""Turns a `DGraph`'s spec and the step's samples into a placement, and that into a `LoadingPlan`.
-
-    GraphSpec, samples  -> place_samples ->  Placement  -> to_loading_plan ->  LoadingPlan
+"""`place_samples`: from a `DGraph`'s spec and the step's samples to a `LoadingPlan`.
 
 The plan's notes record any deviation from the spec: samples that are carried to the next step, and
 fewer micro-batches if there are too few samples.
@@ -21,6 +19,7 @@ from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import Balancing, assign
 from evenstep.strategy.balance.methods import CostFunction, sample_costs
+from evenstep.strategy.balance.micro_batches import Bins
 from evenstep.strategy.loading_plan import LoadingPlan
 
 
@@ -44,16 +43,18 @@ class GraphSpec:
     one_by_one: bool = False
     """Whether units of samples are placed, and not samples."""
 
+    @property
+    def stages_needing(self) -> str:
+        """Stages of a pipeline that need data."""
+        return self.stages or ("all" if self.axis == "WORLD" else "ends")
 
-@dataclass(frozen=True, eq=False)
-class Placement:
-    """Where samples go, and what they cost. Columns are those of the step's samples."""
-
-    assignment: Assignment
-    costs: Costs
-    modality: tuple[str, ...]
-    max_tokens: int | None
-    notes: tuple[str, ...]
+    @property
+    def methods(self) -> dict[str, str]:
+        """See `LoadingPlan`."""
+        found = {"intra": self.balancing.intra, "inter": self.balancing.inter}
+        if self.balancing.together:
+            found = {"both": self.balancing.intra}
+        return {level: method for level, method in found.items() if method is not None}
 
 
 def bound_for(modality: tuple[str, ...], samples: SampleTable) -> tuple[str, ...]:
@@ -80,7 +81,8 @@ def place_samples(
     micro_batches: int,
     max_tokens: int | None,
     subplan: str | None,
-) -> Placement:
+    **more: Any,
+) -> LoadingPlan:
     """
     Args:
         samples: of the step.
@@ -89,6 +91,7 @@ def place_samples(
         micro_batches: of each bucket.
         max_tokens: limit of a micro-batch.
         subplan: its name; None for the main plan.
+        more: fields of the plan.
 
     Raises:
         ConfigurationError, SampleError: see `DGraph.plan`.
@@ -107,14 +110,8 @@ def place_samples(
     costs_of_rows = sample_costs(spec.cost, tokens[rows])
     costs: Costs = np.zeros(len(samples), costs_of_rows.dtype)  # type: ignore[assignment]
     costs[rows] = costs_of_rows
-    within = assign(
-        costs_of_rows,
-        tokens[rows],
-        spec.buckets,
-        spec.balancing,
-        micro_batches=micro_batches,
-        max_tokens=max_tokens,
-    )
+    bins = Bins(spec.buckets, micro_batches, max_tokens)
+    within = assign(costs_of_rows, tokens[rows], bins, spec.balancing)
     left = rows[~within.placed]
     if len(left):
         room = f"{within.buckets * micro_batches:,} micro-batches of {max_tokens:,} tokens"
@@ -125,32 +122,17 @@ def place_samples(
                 "or micro_batches, or leave max_tokens out"
             )
         notes.append(f"{what} are carried to the next step: no room in {room}")
-    assignment = _over_all(within, rows, len(samples))
-    return Placement(assignment, costs, modality, max_tokens, tuple(notes))
-
-
-def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> LoadingPlan:
-    """The plan of a placement.
-
-    Args:
-        placement: of the step's samples.
-        spec: of the graph.
-        more: the other fields of `LoadingPlan`.
-    """
-    axis, balancing = spec.axis, spec.balancing
-    methods = {"intra": balancing.intra, "inter": balancing.inter}
-    if balancing.together:
-        methods = {"both": balancing.intra}
     return LoadingPlan(
-        axis=axis,
+        samples=samples,
+        axis=spec.axis,
         broadcast_at=spec.broadcast_at,
-        stages=spec.stages or ("all" if axis == "WORLD" else "ends"),
-        assignment=placement.assignment,
-        costs=placement.costs,
-        modality=placement.modality,
-        max_tokens=placement.max_tokens,
-        notes=placement.notes,
-        methods={level: method for level, method in methods.items() if method is not None},
+        stages=spec.stages_needing,
+        assignment=_over_all(within, rows, len(samples)),
+        costs=costs,
+        modality=modality,
+        max_tokens=max_tokens,
+        notes=tuple(notes),
+        methods=spec.methods,
         **more,
     )
 
@@ -183,9 +165,8 @@ def _micro_batch_count(samples: int, spec: GraphSpec, wanted: int, notes: list[s
     """Micro-batches of each bucket: those wanted, or as many as there are samples for."""
     if samples < spec.buckets:
         raise TooFewSamplesError(
-            f"{samples} samples cannot give each of {spec.buckets} buckets at "
-            f"{spec.axis} one, and a rank without samples would leave the others waiting; draw "
-            "more samples in a step"
+            f"{samples} samples cannot give each of {spec.buckets} buckets at {spec.axis} one, "
+            "and a rank without any would leave the others waiting; draw more samples in a step"
         )
     possible = min(wanted, samples // spec.buckets)
     if possible < wanted:

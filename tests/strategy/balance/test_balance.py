@@ -11,7 +11,7 @@ from evenstep.plan.partition import bins_needed
 from evenstep.plan.partition.greedy import place
 from evenstep.strategy.balance.levels import deal
 from evenstep.strategy.balance.methods import METHODS
-from evenstep.strategy.balance.micro_batches import by_bucket_first, by_method, in_order
+from evenstep.strategy.balance.micro_batches import Bins, by_bucket_first, by_method, in_order
 
 any_lengths = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(np.array)
 kinds = st.sampled_from([np.int64, np.float64])
@@ -101,7 +101,7 @@ def test_no_micro_batch_is_empty_or_over_the_cap(
     tokens: np.ndarray, buckets: int, micro_batches: int, cap: int | None, method: str
 ) -> None:
     bins = buckets * micro_batches
-    found = by_bucket_first(method, tokens * tokens, tokens, buckets, micro_batches, cap)
+    found = by_bucket_first(method, tokens * tokens, tokens, Bins(buckets, micro_batches, cap))
     if found is None:
         assert cap is not None
         assert bins_needed(tokens, cap) <= bins
@@ -122,7 +122,7 @@ def test_buckets_are_even_although_one_sample_costs_more_than_a_mean_micro_batch
     rng = np.random.Generator(np.random.PCG64(0))
     tokens = np.minimum(rng.lognormal(6, 1.2, 16 * 4 * 12).astype(int) + 1, 6_000)
     costs = tokens * tokens
-    found = by_bucket_first(method, costs, tokens, 16, 4, None)
+    found = by_bucket_first(method, costs, tokens, Bins(16, 4, None))
     assert costs.max() > 1.5 * costs.sum() / 64
     loads = np.bincount(found // 4, weights=costs)
     assert loads.max() / loads.mean() < 1.001

@@ -12,7 +12,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
 from evenstep.errors import ConfigurationError, EvenstepError
@@ -22,7 +21,14 @@ from evenstep.service.backends.steering import first_free, who
 from evenstep.service.client.remote_client import RemoteClient
 from evenstep.service.constructor.data_constructor import DataConstructor
 from evenstep.service.job.job import Job
-from evenstep.service.job.roles import Loaders, common_step, groups_of, layout_of, rank_of
+from evenstep.service.job.roles import (
+    Loaders,
+    check_not_taken,
+    common_step,
+    groups_of,
+    layout_of,
+    rank_of,
+)
 from evenstep.service.job.source_layout import LoaderJob
 from evenstep.service.messages import call, message, results
 from evenstep.service.planner.planner import Planner
@@ -91,18 +97,17 @@ class ChangingJob(RunningJob):
         self._state: JobState
         """With the `JobInfo` that is `_info`."""
 
-    def _new_state(
+    def _begin_state(
         self,
         backend: str,
         run_id: int,
         registry: RemoteHandle,
         planner: RemoteHandle,
-        loaders: Sequence[RemoteHandle],
         constructors: Constructors,
-    ) -> JobState:
-        """The state of a job that starts."""
+    ) -> None:
+        """The state of a job that starts, with the loaders that there are."""
         job, state = self.job, self._options.state
-        info = JobInfo(
+        self._info = JobInfo(
             name=self._options.name,
             backend=backend,
             run_id=run_id,
@@ -115,11 +120,13 @@ class ChangingJob(RunningJob):
             step=0 if state is None else int(state["step"]),
             registry=registry,
             planner=planner,
-            loaders=tuple(loaders),
+            loaders=tuple(each.handle() for each in self._loaders),
             constructors=constructors,
             step_log=None if self._logs.steps is None else str(self._logs.steps),
         )
-        return JobState(info=info, layout=self._layout, tree=job.tree, planner_state=state)
+        self._state = JobState(
+            info=self._info, layout=self._layout, tree=job.tree, planner_state=state
+        )
 
     # What backends do in their own ways
 
@@ -214,10 +221,10 @@ class ChangingJob(RunningJob):
                 old_loaders=tuple(each.handle() for each in left),
                 loaders_started=self._started,
             )
-            told = [self._info.planner.send(Planner.use_loaders, handles, layout)]
-            for constructor in self._all_constructors():
-                told.append(constructor.send(DataConstructor.use_loaders, handles, layout))
-            results(told)
+            used: list[tuple[RemoteHandle, Any]] = [(self._info.planner, Planner.use_loaders)]
+            made = [*(each for _, each in self._info.constructors), *self._state.old_constructors]
+            used += [(each, DataConstructor.use_loaders) for each in made]
+            results([each.send(method, handles, layout) for each, method in used])
             self._update_state(old_loaders=())
             for each in left:
                 each.ask_to_end()
@@ -242,12 +249,21 @@ class ChangingJob(RunningJob):
 
     def _begin_scaling(self, scaling: Loaders) -> None:
         """Changes the loaders from now on, if they are to be changed."""
-        if not isinstance(scaling, LoaderScaling):
-            return
-        planner_status = partial(call, self._info.planner, Planner.status)
-        self._scaling = ScalingThread(scaling, planner_status, self.use_loaders, self._note_scaling)
+        if isinstance(scaling, LoaderScaling):
+            self._scaling = ScalingThread(scaling, self)
 
-    def _note_scaling(self, short: tuple[str, ...], change: Mapping[str, Any] | None) -> None:
+    def planner_status(self) -> Mapping[str, Any]:
+        """See `Planner.status`."""
+        return call(self._info.planner, Planner.status)
+
+    def note_scaling(self, short: tuple[str, ...], change: Mapping[str, Any] | None) -> None:
+        """Has the status say what `ScalingThread` has found.
+
+        Args:
+            short: see `WantedLoaders`.
+            change: of the loaders, JSON-able: loaders and workers before and after, at which step,
+                in how many seconds; None if they have not changed.
+        """
         scaled = self._state.scaled + (() if change is None else (change,))
         self._update_state(short=short, scaled=scaled[-_KEPT:])
 
@@ -289,13 +305,11 @@ class ChangingJob(RunningJob):
                 state = call(self._info.planner, Planner.remesh, job.tree, first)
                 step = state["step"]  # not after the end of the mixture
             finally:
-                if step is None:
-                    self._update_state(held="")
-                else:
+                changes: dict[str, Any] = {}
+                if step is not None:
                     begins = (*self._state.mesh_begins, step)
-                    self._update_state(
-                        held="", mesh_begins=begins, tree=job.tree, planner_state=state
-                    )
+                    changes = {"mesh_begins": begins, "tree": job.tree, "planner_state": state}
+                self._update_state(held="", **changes)
                 results([each.send(DataConstructor.end_at, step) for each in before])
             # Again, for a planner without a store that restarted before the state was updated.
             call(self._info.planner, Planner.remesh, job.tree, step)
@@ -322,13 +336,8 @@ class ChangingJob(RunningJob):
             prefetch=self._info.prefetch,
         )
         if at_step is not None:
-            if at_step < reached:
-                raise ConfigurationError(
-                    f"at_step={at_step}, but a client comes to step {reached} next; choose that or "
-                    "a later one"
-                )
-            return at_step
-        return free
+            check_not_taken(at_step, reached)
+        return free if at_step is None else at_step
 
     # Pauses
 
@@ -405,15 +414,10 @@ class ChangingJob(RunningJob):
                     "the job was started with a LoaderScaling, which changes the loaders itself"
                 )
             return Answer(getattr(self, order.method)(**given))
-        except EvenstepError as error:
-            return Answer(error=error)
         except Exception as error:
             return Answer(error=sendable(error))
 
     # The job's state
-
-    def _all_constructors(self) -> list[RemoteHandle]:
-        return [*(handle for _, handle in self._info.constructors), *self._state.old_constructors]
 
     def _update_state(self, **changes: Any) -> None:
         """Changes the job's state, and tells the registry."""

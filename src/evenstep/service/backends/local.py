@@ -8,14 +8,19 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from evenstep.errors import ConfigurationError
 from evenstep.service.backends.steering import Steering
 from evenstep.service.client.rank_client import RankClient
 from evenstep.service.job.job import Job
-from evenstep.service.job.roles import Loaders, common_step, groups_of, layout_of, rank_of
+from evenstep.service.job.roles import (
+    Loaders,
+    check_not_taken,
+    common_step,
+    groups_of,
+    layout_of,
+    rank_of,
+)
 from evenstep.service.messages import LocalHandle
-from evenstep.service.planner.changes import AskedChange
-from evenstep.service.planner.loader_pool import LoaderPool
+from evenstep.service.planner.changes import Change
 from evenstep.service.planner.seen import begin_run
 from evenstep.service.planner.store.run_store import new_run
 from evenstep.service.planner.stored_planner import planner_of
@@ -48,28 +53,21 @@ class LocalService(Steering):
         """
         logs = logs or LogOptions()
         self.job = job
-        self._closed = False
         layout = layout_of(job, loaders)
         self._loaders: list[SourceLoader] = []
+        self._clients: list[RankClient] = []
         try:
             for part in job.loader_jobs(layout):
                 self._loaders.append(SourceLoader(part))
             handles = [LocalHandle(loader) for loader in self._loaders]
-            pool = LoaderPool(layout, handles, columns=job.columns, sources=job.sources)
-            self._planner = planner_of(
-                job,
-                pool,
-                state=state,
-                seen=begin_run(logs.seen, job.names, state),
-                store=new_run(store),
-            )
+            seen = begin_run(logs.seen, job.names, state)
+            self._planner = planner_of(job, layout, handles, state, seen, new_run(store))
             self._first = self._planner.step
             self._layout, self._constructor_count = layout, constructors
             self._constructors = self._made_constructors(job)
         except BaseException:
             self.close()
             raise
-        self._clients: list[RankClient] = []
 
     def client(self, rank: int | None = None, **place: int) -> RankClient:
         """The client of a rank, given by its number or its coordinates, such as
@@ -110,11 +108,7 @@ class LocalService(Steering):
         self._check_open()
         reached = max((c.step for c in self._clients), default=self._first)
         step = reached if at_step is None else at_step
-        if step < reached:
-            raise ConfigurationError(
-                f"at_step={step}, but a client comes to step {reached} next; choose that or a "
-                "later one"
-            )
+        check_not_taken(step, reached)
         job = self.job.on(mesh)
         made = self._made_constructors(job)
         step = self._planner.remesh(job.tree, step)["step"]  # not after the end of the mixture
@@ -124,9 +118,10 @@ class LocalService(Steering):
             loader.drop_from(step)
         self.job, self._constructors, self._first = job, made, step
 
-    def _change(self, asked: AskedChange) -> dict[str, Any]:
+    def _change(self, asked: Change, dry_run: bool) -> dict[str, Any]:
         self._check_open()
-        told = self._planner.change(asked, token=self._planner.begin_change(), first=0)
+        token = self._planner.begin_change()
+        told = self._planner.change(asked, token=token, first=0, dry_run=dry_run)
         assert told is not None
         return told
 
@@ -181,20 +176,10 @@ class LocalService(Steering):
 
     def close(self) -> None:
         """Ends all roles. Idempotent."""
-        self._closed = True
-        for client in getattr(self, "_clients", []):
+        super().close()
+        for client in self._clients:
             client.close()
         if hasattr(self, "_planner"):
             self._planner.close()
         for loader in self._loaders:
             loader.close()
-
-    def __enter__(self) -> LocalService:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ConfigurationError("the service is closed; start the job again")

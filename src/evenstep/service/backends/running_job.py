@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.errors import EvenstepError
 from evenstep.service.backends.steering import Steering, first_free
 from evenstep.service.constructor.data_constructor import DataConstructor
 from evenstep.service.messages import call, results
-from evenstep.service.planner.changes import AskedChange
+from evenstep.service.planner.changes import Change
 from evenstep.service.planner.planner import Planner
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.registry.role_watch import ANSWER_LIMIT
@@ -18,19 +18,15 @@ from evenstep.service.remote.handles import RemoteHandle, warn_of_wait
 from evenstep.service.remote.job_state import JobInfo
 from evenstep.strategy import LoadingPlan
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 _STATUS_LIMIT = 5 * ANSWER_LIMIT  # seconds
 _ATTEMPTS = 20  # to make a change while planners restart
 _PAUSE = 0.5  # seconds between them
 
 
 class RunningJob(Steering):
-    """A context manager."""
+    """See the module docstring."""
 
     _info: JobInfo
-    _closed = False
 
     @property
     def name(self) -> str:
@@ -53,18 +49,17 @@ class RunningJob(Steering):
         registry = self._info.registry.using(on_wait=self._give_up, warn_after=_STATUS_LIMIT)
         return call(registry, JobRegistry.status)
 
-    def _change(self, asked: AskedChange) -> dict[str, Any]:
+    def _change(self, asked: Change, dry_run: bool) -> dict[str, Any]:
         self._check_open()
         for _ in range(_ATTEMPTS):
             token = call(self._planner, Planner.begin_change)
             first = self._first_free(token)
-            told = None
-            if first is not None:
-                told = call(self._planner, Planner.change, asked, token=token, first=first)
-            if told is None:  # the planner has restarted meanwhile
+            given: dict[str, Any] = {"token": token, "first": first, "dry_run": dry_run}
+            told = first is not None and call(self._planner, Planner.change, asked, **given)
+            if not told:  # the planner has restarted meanwhile
                 time.sleep(_PAUSE)
                 continue
-            if not asked.dry_run:
+            if not dry_run:
                 call(self._info.registry, JobRegistry.note, "changed", told)
             return told
         raise EvenstepError(
@@ -90,21 +85,7 @@ class RunningJob(Steering):
             "is stopped, hangs or is overloaded"
         )
 
-    def close(self) -> None:
-        """Idempotent."""
-        self._closed = True
-
     @property
     def _planner(self) -> RemoteHandle:
         on_wait = warn_of_wait(f"process {os.getpid()}")
         return self._info.planner.using(on_wait=on_wait, warn_after=self._info.warn_after)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ConfigurationError("the service is closed; start the job again")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import EvenstepError
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.sizing.loader_planning import LoaderScaling
+
+if TYPE_CHECKING:
+    from evenstep.service.backends.changing_job import ChangingJob
 
 _LOGGER = logging.getLogger("evenstep")
 _INTERVAL = 1.0  # seconds between looks
@@ -20,23 +22,8 @@ _PAUSE = 30.0  # seconds after loaders could not be changed
 class ScalingThread:
     """Begins with its construction."""
 
-    def __init__(
-        self,
-        scaling: LoaderScaling,
-        planner_status: Callable[[], Mapping[str, Any]],
-        use_loaders: Callable[[SourceLayout], None],
-        note: Callable[[tuple[str, ...], Mapping[str, Any] | None], None],
-    ) -> None:
-        """
-        Args:
-            planner_status: see `Planner.status`.
-            use_loaders: see `ChangingJob.use_loaders`.
-            note: called with `WantedLoaders.short` when that has changed, and after each change of
-                loaders also with the change, JSON-able: loaders and workers before and after, at
-                which step, in how many seconds.
-        """
-        self._scaling, self._planner_status = scaling, planner_status
-        self._use_loaders, self._note = use_loaders, note
+    def __init__(self, scaling: LoaderScaling, job: ChangingJob) -> None:
+        self._scaling, self._job = scaling, job
         self._layout = SourceLayout.planned(scaling.layout)
         self._short: tuple[str, ...] = ()
         self._closed = threading.Event()
@@ -61,13 +48,13 @@ class ScalingThread:
                 pause = _PAUSE
 
     def _look(self) -> None:
-        status = self._planner_status()
+        status = self._job.planner_status()
         step = int(status["step"])
         by_hand = bool(status["changes"])
         wanted = self._scaling.wanted(step, status["weights"], by_hand=by_hand)
         if wanted.short != self._short:
             self._short = wanted.short
-            self._note(wanted.short, None)
+            self._job.note_scaling(wanted.short, None)
             if wanted.short:
                 _LOGGER.warning(
                     "loaders may not keep up from step %d on: %s need more than %d loaders of %d "
@@ -78,7 +65,7 @@ class ScalingThread:
         if wanted.layout == self._layout:
             return
         begin, before = time.monotonic(), self._layout
-        self._use_loaders(wanted.layout)
+        self._job.use_loaders(wanted.layout)
         self._layout = wanted.layout
         change: dict[str, Any] = {
             "step": step,
@@ -87,7 +74,7 @@ class ScalingThread:
             "seconds": time.monotonic() - begin,
             "time": time.time(),
         }
-        self._note(wanted.short, change)
+        self._job.note_scaling(wanted.short, change)
         _LOGGER.info(
             "from step %d on: %d loaders (%d before) with %d workers (%d before)",
             *(step, *change["loaders"][::-1], *change["workers"][::-1]),

@@ -8,15 +8,20 @@ import socket
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evenstep.service.planner.changes import ADD, CANCEL, DROP, END, WEIGHTS, AskedChange
+from evenstep.errors import ConfigurationError
+from evenstep.plan.value_checks import check_at_least
+from evenstep.service.planner.changes import ADD, CANCEL, DROP, END, WEIGHTS, Change
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Steering:
-    """Each method changes the job from a step on, and returns what it does, JSON-able: the step,
-    and the weights `before` and `after` it. Steps that were planned before it stay as they are, and
-    so do samples that a policy's windows hold.
+    """A context manager. Each method changes the job from a step on, and returns what it does,
+    JSON-able: the step, and the weights `before` and `after` it. Steps that were planned before it
+    stay as they are, and so do samples that a policy's windows hold.
 
     All take:
         at_step: None is the first step that is neither planned nor on its way to a trainer.
@@ -24,6 +29,22 @@ class Steering:
 
     All raise `ConfigurationError`: the change cannot be made, or the step has another one.
     """
+
+    _closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigurationError("the service is closed; start the job again")
 
     def set_weights(
         self,
@@ -66,19 +87,13 @@ class Steering:
     def _asked(
         self, kind: str, value: Any, at_step: int | None, dry_run: bool = False
     ) -> dict[str, Any]:
-        return self._change(
-            AskedChange(
-                kind=kind,
-                value=value,
-                by=who(),
-                time=time.time(),
-                at_step=at_step,
-                dry_run=dry_run,
-            )
-        )
+        check_at_least(0, at_step=at_step)
+        step = -1 if at_step is None else at_step
+        asked = Change(kind=kind, value=value, step=step, by=who(), time=time.time())
+        return self._change(asked, dry_run)
 
     @abstractmethod
-    def _change(self, asked: AskedChange) -> dict[str, Any]: ...
+    def _change(self, asked: Change, dry_run: bool) -> dict[str, Any]: ...
 
 
 def who() -> str:

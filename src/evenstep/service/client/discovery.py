@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,24 +11,10 @@ from pathlib import Path
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.messages import call, message
 from evenstep.service.registry.registry import JobRegistry
-from evenstep.service.remote.channels import Answer, Location, RoleGoneError, SocketChannel
+from evenstep.service.remote.channels import Location, RoleGoneError, SocketChannel
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import JobInfo
 from evenstep.service.transport.endpoint import SUFFIX, path_of, read_endpoint
-
-
-@dataclass
-class Joined:
-    """A job that this process takes part in."""
-
-    job: JobInfo
-    _disconnect: Callable[[], None] | None = None
-
-    def leave(self) -> None:
-        """Idempotent."""
-        disconnect, self._disconnect = self._disconnect, None
-        if disconnect is not None:
-            disconnect()
 
 
 def channel_in(file: Path) -> SocketChannel:
@@ -63,10 +49,10 @@ def job_in(file: Path, patience: float = SILENT) -> JobInfo | None:
         if not asked.wait(patience):
             raise EvenstepError(
                 f"the service at {file} is there, and has said nothing for {patience:.3g} s: its "
-                "process is stopped, hangs or is overloaded; let it go on (kill -CONT), or end it "
-                "and start the job again"
+                "process is stopped, hangs or is overloaded; kill -CONT it, or start the job again"
             )
-        return job_answered(asked.answer())
+        job: JobInfo | None = asked.answer().only()
+        return job
     except RoleGoneError:
         return None
 
@@ -86,14 +72,6 @@ def no_job(name: str, where: str, running: Iterable[str] = ()) -> ConfigurationE
         f"no job named {name!r} runs on {where}; running are: {', '.join(sorted(names)) or 'none'}"
         ". Start it, or give the name of a running one"
     )
-
-
-def job_answered(answer: Answer) -> JobInfo | None:
-    """The job that a registry was asked for; None if it has not started."""
-    if answer.error is not None:
-        raise answer.error
-    job: JobInfo | None = answer.value[0]
-    return job
 
 
 _PATIENCE = 60.0  # seconds for the registry to come back
@@ -142,12 +120,8 @@ class FileLocator:
             if not asked.wait(max(deadline - time.monotonic(), 0.0)):
                 break
             try:
-                answer = asked.answer()
+                known: Location = asked.answer().only().registry.place.known
+                return replace(known, channel=channel)
             except RoleGoneError:
                 time.sleep(_INTERVAL)
-                continue
-            if answer.error is not None:
-                raise answer.error
-            known: Location = answer.value[0].registry.place.known
-            return replace(known, channel=channel)
         raise RoleGoneError

@@ -6,18 +6,20 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.running_job import RunningJob
 from evenstep.service.backends.steering import who
-from evenstep.service.client.discovery import SILENT, Joined, job_in, no_job, with_locators
+from evenstep.service.client.discovery import SILENT, job_in, no_job, with_locators
 from evenstep.service.client.remote_client import RemoteClient
 from evenstep.service.job.roles import Loaders
 from evenstep.service.messages import call
 from evenstep.service.registry.orders import Order
 from evenstep.service.registry.registry import JobRegistry
+from evenstep.service.remote.job_state import JobInfo
 from evenstep.service.transport.endpoint import SUFFIX, path_of
 
 _RETRY_INTERVAL = 0.2  # seconds
@@ -53,16 +55,16 @@ class Client(RemoteClient):
         """
         if rank is None:
             rank = _rank_of_environment()
-        self._joined: Joined = join(address, job_name, patience=patience)
+        job, self._leaving = join(address, job_name, patience=patience)
         try:
-            super().__init__(self._joined.job, rank, step=step, step_log=step_log)
+            super().__init__(job, rank, step=step, step_log=step_log)
         except BaseException:
-            self._joined.leave()
+            self._leaving.close()
             raise
 
     def close(self) -> None:
         super().close()
-        self._joined.leave()
+        self._leaving.close()
 
 
 def _rank_of_environment() -> int:
@@ -84,15 +86,15 @@ def attach(address: str | os.PathLike[str] | None = "auto", name: str = "job") -
     Raises:
         ConfigurationError: no such job.
     """
-    return AttachedService(join(address, name))
+    return AttachedService(*join(address, name))
 
 
 class AttachedService(RunningJob):
     """See `attach`. The job keeps running when it is left. What the process that started it must do
     is ordered there; `ProcessService` and `RayService` document it."""
 
-    def __init__(self, joined: Joined) -> None:
-        self._joined, self._info = joined, joined.job
+    def __init__(self, job: JobInfo, leaving: ExitStack) -> None:
+        self._info, self._leaving = job, leaving
 
     def use_loaders(self, loaders: Loaders) -> None:
         self._order("use_loaders", loaders=loaders)
@@ -118,14 +120,19 @@ class AttachedService(RunningJob):
     def close(self) -> None:
         """Leaves the job. Idempotent."""
         super().close()
-        self._joined.leave()
+        self._leaving.close()
 
 
-def join(address: str | os.PathLike[str] | None, name: str, *, patience: float = 0.0) -> Joined:
+def join(
+    address: str | os.PathLike[str] | None, name: str, *, patience: float = 0.0
+) -> tuple[JobInfo, ExitStack]:
     """
     Args:
         address: see `evenstep.service.Client`.
         patience: seconds to wait for the job to be started.
+
+    Returns:
+        The job that this process takes part in, and what is to be closed to leave it.
 
     Raises:
         ConfigurationError: there is no such job.
@@ -137,7 +144,7 @@ def join(address: str | os.PathLike[str] | None, name: str, *, patience: float =
         left = max(deadline - time.monotonic(), 1.0) if patience else SILENT
         job = job_in(file, left) if given or address in (None, "auto") else None
         if job is not None:
-            return Joined(with_locators(job, file) if job.backend == "ray" else job)
+            return with_locators(job, file) if job.backend == "ray" else job, ExitStack()
         late = time.monotonic() > deadline
         if not given:
             from evenstep.service.backends.ray.discovery import (  # which need Ray

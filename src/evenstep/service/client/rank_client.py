@@ -58,8 +58,7 @@ class RankClient:
         self._next = step
         self._requested: deque[Reply[StepDelivery]] = deque()
         self._last: int | None = None
-        self._ended = False
-        self._closed = False
+        self._ended = self._closed = False
         self._limit = math.inf
         """The first step that must not be requested yet."""
         self._run_log: RunLog | None = None
@@ -89,8 +88,7 @@ class RankClient:
         Raises:
             ConfigurationError: the file cannot be written.
         """
-        about = {"run": "service", "ranks": len(self._tree)}
-        self._run_log = RunLog(path, about)
+        self._run_log = RunLog(path, {"run": "service", "ranks": len(self._tree)})
 
     def __iter__(self) -> Iterator[tuple[list[Any], ServiceStep]]:
         return self
@@ -190,13 +188,7 @@ class RankClient:
 
     def _nothing_to_fetch(self, delivery: StepDelivery) -> str:
         text = f"rank {self.rank} ({self.place}) fetches nothing in step {delivery.step}"
-        if delivery.fetched_by is None or delivery.fetched_by < 0:
-            return (
-                f"{text}: its stage of the pipeline needs no data; do not iterate where "
-                "client.fetches is False"
-            )
-        peer = self._tree.place(delivery.fetched_by)
-        return (
-            f"{text}: rank {delivery.fetched_by} ({peer}) fetches for it and broadcasts; iterate "
-            "only there, and not where client.fetches is False"
-        )
+        why, peer = "its stage of the pipeline needs no data", delivery.fetched_by
+        if peer is not None and peer >= 0:
+            why = f"rank {peer} ({self._tree.place(peer)}) fetches for it and broadcasts"
+        return f"{text}: {why}; do not iterate where client.fetches is False"

@@ -61,13 +61,9 @@ class ServiceMonitor:
                     [message(JobRegistry.failed, self._mesh, self.ends_at, self.comes)]
                 )
                 try:
-                    answer = asked.answer()
+                    self.ends_at = asked.answer().only()
                 except RoleGoneError:
                     location = self._registry.successor(location)
-                    continue
-                if answer.error is not None:
-                    raise answer.error
-                self.ends_at = answer.value[0]
         except RoleGoneError as error:
             self.error = cause_of_death(self._registry.role, error)
         except Exception as error:
@@ -150,14 +146,8 @@ class RemoteClient(RankClient):
             if not (self._closed or isinstance(error, MeshChangedError)):
                 self._tell_failure(error)
             raise
-        record = TakenStep(
-            step.step,
-            step.wait_seconds,
-            self._stages,
-            step.imbalance,
-            step.imbalance_before,
-            step.tokens,
-        )
+        imbalances = step.imbalance, step.imbalance_before
+        record = TakenStep(step.step, step.wait_seconds, self._stages, *imbalances, step.tokens)
         with self._taken_lock:
             self._taken.append(record)
             is_first = len(self._taken) == 1
@@ -186,13 +176,8 @@ class RemoteClient(RankClient):
                 "where client.fetches is True"
             )
         self.report_steps()
-        begins = self.step == self._begin
-        return call(
-            self._registry,
-            JobRegistry.common_state,
-            *(self.rank, self.step, self._number, self._mesh),
-            begins=begins,
-        )
+        about = self.rank, self.step, self._number, self._mesh, self.step == self._begin
+        return call(self._registry, JobRegistry.common_state, *about)
 
     def close(self) -> None:
         if not self._closed:
@@ -212,10 +197,15 @@ class RemoteClient(RankClient):
         while self._next + self._early >= self._limit:
             held = self._next >= self._limit
             if self._asked is None:
-                self._asked = self._ask_room()
-            room = None
+                location = self._registry.place.known
+                assert location is not None  # it has given this client its number
+                about = self.rank, self._number, self._mesh, self._next
+                self._asked = location.channel.send([message(JobRegistry.room, *about)])
+            room: Room | None = None
             if self._asked.wait(_LOOK if held else 0.0):
-                room, self._asked = self._answered(self._asked), None
+                asked, self._asked = self._asked, None
+                with suppress(RoleGoneError):  # the registry has died
+                    room = asked.answer().only()
             if room is not None:
                 self._limit, give_up = room.limit, time.monotonic() + _UNANSWERED
                 held = self._next >= room.limit
@@ -232,24 +222,6 @@ class RemoteClient(RankClient):
             elif self._asked is None:
                 time.sleep(pause)
                 pause = min(2 * pause, longest)
-
-    def _ask_room(self) -> PendingAnswer:
-        location = self._registry.place.known
-        assert location is not None  # it has given this client its number
-        asked = message(JobRegistry.room, self.rank, self._number, self._mesh, self._next)
-        return location.channel.send([asked])
-
-    @staticmethod
-    def _answered(asked: PendingAnswer) -> Room | None:
-        """None if the registry has died."""
-        try:
-            answer = asked.answer()
-        except RoleGoneError:
-            return None
-        if answer.error is not None:
-            raise answer.error
-        room: Room = answer.value[0]
-        return room
 
     def _tell(self, method: Method[P, Any], *args: P.args, **named: P.kwargs) -> None:
         location = self._registry.place.known  # a registry that has died needs no report
@@ -268,12 +240,9 @@ class RemoteClient(RankClient):
         """Tells the registry, or its successor: ranks that save would wait for this one. A registry
         that is stopped hears of it later."""
         location = self._registry.place.location()
+        failed = message(JobRegistry.record_failure, self.rank, self._number, error)
         with suppress(RoleGoneError, EvenstepError):  # the service has ended
-            while True:
-                failed = message(JobRegistry.record_failure, self.rank, self._number, error)
-                sent = location.channel.send([failed])
-                if not sent.wait(_REPORT_SECONDS):
-                    return
+            while (sent := location.channel.send([failed])).wait(_REPORT_SECONDS):
                 try:
                     sent.answer()
                     return

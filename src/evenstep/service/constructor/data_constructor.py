@@ -245,15 +245,14 @@ class DataConstructor:
         built = {bucket: self._built(plan, samples, bucket, shards) for bucket in fetched}
         micro_batches: list[Any] = []
         supervised: tuple[int, ...] = ()
+        context_rank = self._job.tree.place(rank).CP
         if own in built:
-            micro_batches, supervised = built[own].for_rank(self._job.tree.place(rank).CP)
-        peers = {bucket: each.batches for bucket, each in built.items() if bucket != own}
+            micro_batches, supervised = built[own].for_rank(context_rank)
+        peers = {bucket: own_copy(each.batches) for bucket, each in built.items() if bucket != own}
         totals = self._totals(plan)
-        place, total = self._job.tree.place(rank), int(totals.supervised_tokens.sum())
+        total, reduction = totals.supervised_tokens.sum(), self._job.measures.loss_reduction
         loss_scales = tuple(
-            shard_loss_scale(
-                count, total, plan.buckets * shards, reduction=self._job.measures.loss_reduction
-            )
+            shard_loss_scale(count, int(total), plan.buckets * shards, reduction=reduction)
             for count in supervised
         )
         tables = tuple(plan.members(own, k) for k in range(plan.micro_batches))
@@ -262,7 +261,7 @@ class DataConstructor:
             step=plan.step,
             rank=own,
             world_size=plan.buckets,
-            context_rank=place.CP if shards > 1 else 0,
+            context_rank=context_rank if shards > 1 else 0,
             filler=False,
             indices=tuple(table.identity(row) for table in tables for row in range(len(table))),
             totals=replace(totals, by_source=totals.by_source[:, :0]),
@@ -278,16 +277,12 @@ class DataConstructor:
             weights=dict(plan.weights),
             carried=len(plan.carried),
             notes=plan.notes,
-            subplans={
-                name: self._subplan_step(plan, samples, name, rank) for name in plan.subplans
-            },
-            peers={bucket: own_copy(batches) for bucket, batches in peers.items()},
+            subplans={n: self._subplan_step(plan, samples, n, rank) for n in plan.subplans},
+            peers=peers,
         )
+        batches = own_copy(micro_batches)
         return StepDelivery(
-            step=plan.step,
-            fetched_by=fetched_by,
-            micro_batches=own_copy(micro_batches),
-            about=about,
+            step=plan.step, fetched_by=fetched_by, micro_batches=batches, about=about
         )
 
     def _totals(self, plan: LoadingPlan) -> StepTotals:
@@ -302,9 +297,8 @@ class DataConstructor:
             if not totals.supervised_tokens.any() and not self._warned:
                 self._warned = True
                 logger.warning(
-                    "step %d has no supervised token on any rank, so nothing is learned from it: "
-                    "all labels of its samples are -100; see what the transforms of its sources "
-                    "mask",
+                    "step %d has no supervised token on any rank: all labels of its samples are "
+                    "-100, so nothing is learned from it; see what transforms of its sources mask",
                     plan.step,
                 )
         return totals
@@ -312,8 +306,7 @@ class DataConstructor:
     def _built(self, plan: LoadingPlan, samples: Samples, bucket: int, shards: int) -> BuiltBucket:
         from evenstep.service.constructor.batch_builder import BuiltBucket, build
 
-        held = samples[None, bucket]
-        if not isinstance(held, BuiltBucket):
+        if not isinstance(held := samples[None, bucket], BuiltBucket):
             held = samples[None, bucket] = build(self._job, plan, bucket, held, shards)
         return held
 
@@ -324,11 +317,9 @@ class DataConstructor:
 
         batches: dict[int, list[Any]] = {}
         for bucket in plan.subplans[name].delivery.buckets_of(rank):
-            held = samples[name, bucket]
-            if isinstance(held, dict):
+            if isinstance(held := samples[name, bucket], dict):
                 held = subplan_batches(self._job, plan, name, bucket, held)
-                samples[name, bucket] = held
-            batches[bucket] = held
+            batches[bucket] = samples[name, bucket] = held
         return subplan_step(plan, name, plan.delivery.bucket_of(rank), batches)
 
     def _check_mesh(self, rank: int, step: int, taken: int = 0) -> None:

@@ -36,10 +36,8 @@ def step_totals(job: Job, plan: LoadingPlan) -> StepTotals:
         return np.asarray(sums(found, bucket, plan.buckets))
 
     patches, images, _ = MEDIA
-    source, bounds = (
-        plan.samples.source[rows].astype(np.int64),
-        plan.assignment.offsets[:: plan.micro_batches],
-    )
+    source = plan.samples.source[rows].astype(np.int64)
+    bounds = plan.assignment.offsets[:: plan.micro_batches]
     mean, deviation, skew = _spread(tokens, bucket, plan.buckets)
     return StepTotals(
         samples=np.bincount(bucket, minlength=plan.buckets),

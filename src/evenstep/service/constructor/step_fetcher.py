@@ -87,8 +87,9 @@ class StepFetcher:
                     try:
                         each.plan = call(self._planner, Planner.plan, step)
                     finally:
-                        if each.plan is None:  # asked again, the planner answers again
-                            self._drop(step, each)
+                        with self._lock:  # asked again, the planner answers again
+                            if each.plan is None and self._steps.get(step) is each:
+                                del self._steps[step]
         return each.plan
 
     def samples(self, plan: LoadingPlan) -> Samples:
@@ -109,7 +110,7 @@ class StepFetcher:
                 finally:
                     with self._lock:
                         self._fetching.remove(each)
-            elif self._unsent_releases > 1:  # no fetch comes that could carry them
+            elif max(map(len, list(self._releases.values())), default=0) > 1:  # and no fetch comes
                 self.flush()
             return found
 
@@ -159,21 +160,10 @@ class StepFetcher:
         with self._lock:
             return self._steps.setdefault(number, _Step())
 
-    @property
-    def _unsent_releases(self) -> int:
-        """Steps staged on a loader that no client needs any more."""
-        with self._lock:
-            return max(map(len, self._releases.values()), default=0)
-
     def _send(self, releases: dict[Handle, dict[int, list[StageKey]]]) -> None:
         replies = [loader.send_all(_messages(steps)) for loader, steps in releases.items()]
         with suppress(LoaderDiedError):  # it is not used any more, or the next fetch says so
             results(replies)
-
-    def _drop(self, step: int, each: _Step) -> None:
-        with self._lock:
-            if self._steps.get(step) is each:
-                del self._steps[step]
 
     # Samples
 
@@ -187,7 +177,11 @@ class StepFetcher:
             loaders, layout = self._loaders, self._layout
         keys = self._keys(plan)
         tasks = dict(zip(loaders, loader_tasks(plan, layout, keys)))
-        staged_on = {loader: own for loader, task in tasks.items() if (own := _keys_in(task, keys))}
+        having = {
+            loader: [(name, bucket) for name, bucket in keys if bucket in task.parts[name].bucket]
+            for loader, task in tasks.items()
+        }
+        staged_on = {loader: own for loader, own in having.items() if own}
         samples: Samples = {key: {} for key in keys}
         missing = staged_on
         for _ in range(_ATTEMPTS):
@@ -231,18 +225,12 @@ class StepFetcher:
 
     def _keys(self, plan: LoadingPlan) -> list[StageKey]:
         """The buckets that clients of this constructor fetch."""
-        found: list[StageKey] = []
-        for name, each in [(None, plan), *plan.subplans.items()]:
-            fetched = {
-                bucket for rank in self._clients for bucket in each.delivery.buckets_of(rank)
-            }
-            found += [(name, bucket) for bucket in sorted(fetched)]
-        return found
-
-
-def _keys_in(task: LoaderTask, keys: Sequence[StageKey]) -> list[StageKey]:
-    """The buckets of which a loader has samples."""
-    return [(name, bucket) for name, bucket in keys if bool((task.buckets(name) == bucket).any())]
+        plans: list[tuple[str | None, LoadingPlan]] = [(None, plan), *plan.subplans.items()]
+        return [
+            (name, bucket)
+            for name, each in plans
+            for bucket in sorted({b for r in self._clients for b in each.delivery.buckets_of(r)})
+        ]
 
 
 def _messages(steps: dict[int, list[StageKey]]) -> list[Message]:

@@ -51,27 +51,6 @@ from evenstep.strategy.loaders import SourceStripe
 from evenstep.strategy.mesh import ClientPlaceTree
 
 
-def fingerprint_of(job: Job) -> str:
-    """16 hexadecimal digits."""
-    measures = job.measures
-    content = [
-        [
-            [s.name, s.paths, s.transform_name, s.weight, s.shuffle, s.seed, s.block]
-            for s in job.sources
-        ],
-        job.tree.to_dict(),
-        [job.micro_batches, job.max_tokens, job.too_long, job.seed, job.memory.prefetch],
-        {name: _name(value) for name, value in vars(job.draws).items()},
-        {name: _name(function) for name, function in measures.modalities.items()},
-        [list(measures.counted), _name(measures.supervised), measures.loss_reduction],
-        [_name(job.strategy), _name(job.collate), _name(job.sharding)],
-    ]
-    if job.policy is not None:
-        content.append([job.policy.fingerprint, list(job.broadcast_at)])
-    text = json.dumps(content, sort_keys=True, default=_name)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def _name(value: Any) -> Any:
     """A function or object as its name."""
     if value is None or isinstance(value, (str, int, float, bool)):
@@ -164,12 +143,14 @@ class Job(NamesArguments):
         self._check_amount()
         self._check_collation()
         self.mixture(dict.fromkeys(self.names, 1))  # refuses bad weights, units and stop rules
-        checked = {
-            name: getattr(self, name) for name in ("policy", "strategy", "collate", "sharding")
-        }
-        checked |= {"schedule": self.draws.schedule, "modalities": self.measures.modalities}
-        for name, value in {**checked, "supervised": self.measures.supervised}.items():
-            check_picklable(f"{name}={value!r} of the job", value)
+        for part, names in (
+            (self, ("policy", "strategy", "collate", "sharding")),
+            (self.draws, ("schedule",)),
+            (self.measures, ("modalities", "supervised")),
+        ):
+            for name in names:
+                value = getattr(part, name)
+                check_picklable(f"{name}={value!r} of the job", value)
         for source in self.sources:
             check_picklable(f"source {source.name!r}", source)
 
@@ -244,8 +225,24 @@ class Job(NamesArguments):
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `fingerprint_of`."""
-        return fingerprint_of(self)
+        """16 hexadecimal digits; see the module docstring."""
+        measures = self.measures
+        content = [
+            [
+                [s.name, s.paths, s.transform_name, s.weight, s.shuffle, s.seed, s.block]
+                for s in self.sources
+            ],
+            self.tree.to_dict(),
+            [self.micro_batches, self.max_tokens, self.too_long, self.seed, self.memory.prefetch],
+            {name: _name(value) for name, value in vars(self.draws).items()},
+            {name: _name(function) for name, function in measures.modalities.items()},
+            [list(measures.counted), _name(measures.supervised), measures.loss_reduction],
+            [_name(self.strategy), _name(self.collate), _name(self.sharding)],
+        ]
+        if self.policy is not None:
+            content.append([self.policy.fingerprint, list(self.broadcast_at)])
+        text = json.dumps(content, sort_keys=True, default=_name)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def loader_jobs(self, layout: SourceLayout, first: int = 0) -> list[LoaderJob]:
         """[loaders] the part of the job that each is sent.
@@ -341,8 +338,7 @@ class Job(NamesArguments):
 
     def _check_sources(self) -> None:
         sources = tuple(self.sources) if isinstance(self.sources, Iterable) else ()
-        wrong = [s for s in sources if not isinstance(s, Source)]
-        if not sources or wrong:
+        if not sources or not all(isinstance(each, Source) for each in sources):
             raise ConfigurationError(
                 f"sources={self.sources!r} must be a list of evenstep.service.Source, at least one"
             )
@@ -437,9 +433,8 @@ class Job(NamesArguments):
             check_methods(self.sharding)
         if self.tree.sizes["CP"] > 1 and self.sharding is not None and pads(self.collate):
             raise ConfigurationError(
-                f"the mesh has CP={self.tree.sizes['CP']}, and padded rows are not cut over "
-                "context-parallel ranks; choose collate='pack', or sharding=None to give each of "
-                "these ranks the whole batch"
+                f"the mesh has CP={self.tree.sizes['CP']}, and padded rows are not cut over its "
+                "ranks; choose collate='pack', or sharding=None to give each the whole batch"
             )
         if self.memory.workers:
             pickled("what samples of the job are measured by", self.measure)

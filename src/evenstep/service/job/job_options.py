@@ -14,7 +14,7 @@ from evenstep.mixture import LengthCurriculum, Schedule
 from evenstep.plan.label_reading import READINGS
 from evenstep.plan.value_checks import check_at_least, check_given, check_one_of
 from evenstep.service.job.sample_measure import MODALITIES, SUPERVISED
-from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.strategy.mesh import AXES, ClientPlaceTree
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -128,8 +128,8 @@ class ServiceMemory:
     plans_kept: int = 64
 
     def __post_init__(self) -> None:
-        sizes = {name: getattr(self, name) for name in ("buffer_size", "buffer_bytes")}
-        sizes["decoded_bytes"] = self.decoded_bytes
+        names = ("buffer_size", "buffer_bytes", "decoded_bytes")
+        sizes = {name: getattr(self, name) for name in names}
         check_given(prefetch=self.prefetch, **sizes)
         check_at_least(1, **sizes, plans_kept=self.plans_kept)
         check_at_least(0, prefetch=self.prefetch, workers=self.workers)
@@ -141,10 +141,8 @@ def Mesh(**sizes: int) -> ClientPlaceTree:
     Raises:
         ConfigurationError: an unknown axis, or a size below 1.
     """
-    order = ("PP", "DP", "CP", "TP")
-    known = {axis: sizes[axis] for axis in order if axis in sizes}
-    rest = {axis: size for axis, size in sizes.items() if axis not in order}
-    return ClientPlaceTree.of({**known, **rest})
+    known = {axis: sizes[axis] for axis in AXES if axis in sizes}
+    return ClientPlaceTree.of({**known, **sizes})
 
 
 def mesh_of(given: Any) -> ClientPlaceTree:

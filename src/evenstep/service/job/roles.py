@@ -105,6 +105,21 @@ def rank_of(job: Job, rank: int | None, place: Mapping[str, int]) -> int:
     return rank
 
 
+def check_not_taken(at_step: int, reached: int) -> None:
+    """
+    Args:
+        reached: the step that comes next in the client that is furthest.
+
+    Raises:
+        ConfigurationError: a client has taken the step already.
+    """
+    if at_step < reached:
+        raise ConfigurationError(
+            f"at_step={at_step}, but a client comes to step {reached} next; choose that or a later "
+            "one"
+        )
+
+
 def common_step(first: int, steps: Mapping[int, int]) -> int:
     """The step that comes next in every client that has taken any.
 

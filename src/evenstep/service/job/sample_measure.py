@@ -96,38 +96,22 @@ class SampleMeasure:
             SampleError: a length cannot be determined.
         """
         where = source.name, shard, index
-        given = self._given(source, sample, shard, index) if source.lengths is not None else {}
-        lengths: list[Length] = []
-        length = 0
-        for modality, function in self.modalities.items():
-            count: Length
-            if modality in given:
-                count = given[modality]
-            else:
-                count = _length(modality, where, function, sample)
-            lengths.append(count)
-            if modality == self.counted:
-                length = total(count)
-        if self.supervised is not None:
-            counted = _count("supervised tokens", where, self.supervised, sample)
-        else:
-            counted = _count("supervised tokens", where, self._supervised, sample, length)
-        return (*lengths, counted)
-
-    def _supervised(self, sample: Any, length: int) -> int:
-        return supervised_of(sample, length).read(self.labels)
-
-    def _given(self, source: Source, sample: Any, shard: int, index: int) -> dict[str, int]:
-        """Lengths as the source measures them, by modality."""
-        given = source.measure(sample, shard, index)
-        unknown = [modality for modality in given if modality not in self.modalities]
-        if unknown:
+        given = source.measure(sample, shard, index) if source.lengths is not None else {}
+        if unknown := [modality for modality in given if modality not in self.modalities]:
             raise SampleError(
-                f"lengths= of source {source.name!r} gives {unknown[0]!r} for "
-                f"{_name((source.name, shard, index))}, and the job has the modalities "
-                f"{', '.join(self.modalities)}; name it in modalities= of MeasureOptions"
+                f"lengths= of source {source.name!r} gives {unknown[0]!r} for {_name(where)}; name "
+                f"it in modalities= of MeasureOptions, which has {', '.join(self.modalities)}"
             )
-        return given
+        lengths: dict[str, Length] = {
+            modality: given[modality] if modality in given else _length(modality, where, of, sample)
+            for modality, of in self.modalities.items()
+        }
+
+        def labelled(sample: Any) -> int:
+            return supervised_of(sample, total(lengths[self.counted])).read(self.labels)
+
+        counted = _count("supervised tokens", where, self.supervised or labelled, sample)
+        return (*lengths.values(), counted)
 
 
 def total(length: Length) -> int:
@@ -160,9 +144,9 @@ def _length(what: str, where: _Where, function: Callable[[Any], Any], sample: An
     return units
 
 
-def _count(what: str, where: _Where, function: Callable[..., int], *arguments: Any) -> int:
+def _count(what: str, where: _Where, function: Callable[[Any], int], sample: Any) -> int:
     try:
-        value = function(*arguments)
+        value = function(sample)
         if type(value) is int and 0 <= value < _LIMIT:
             return value
         count = operator.index(value)

@@ -97,12 +97,8 @@ class SourceLayout:
     @classmethod
     def planned(cls, layout: LoaderLayout) -> SourceLayout:
         """As planned from measurements."""
-        return cls(
-            layout.sources,
-            tuple(loader.shares for loader in layout.loaders),
-            tuple(loader.workers for loader in layout.loaders),
-            tuple(loader.buffer_bytes for loader in layout.loaders),
-        )
+        loaders = ((each.shares, each.workers, each.buffer_bytes) for each in layout.loaders)
+        return cls(layout.sources, *zip(*loaders))
 
     @classmethod
     def scaled(
@@ -114,19 +110,13 @@ class SourceLayout:
             loaders: [loaders of the layout] as many; those that share a source get the most of any.
             workers: [loaders of the layout] of each of them.
         """
+        made = []
         counts = _equal_where_shared(layout, list(loaders))
-        shares: list[tuple[SourceStripe, ...]] = []
-        for planned, count in zip(layout.loaders, counts):
+        for planned, own, count in zip(layout.loaders, workers, counts):
             for number in range(count):
-                parts = (_part_of(share, number, count) for share in planned.shares)
-                shares.append(tuple(parts))
-        of_each = list(zip(layout.loaders, workers, counts))
-        return cls(
-            layout.sources,
-            tuple(shares),
-            tuple(each for _, each, count in of_each for _ in range(count)),
-            tuple(planned.buffer_bytes for planned, _, count in of_each for _ in range(count)),
-        )
+                parts = tuple(_part_of(share, number, count) for share in planned.shares)
+                made.append((parts, own, planned.buffer_bytes))
+        return cls(layout.sources, *zip(*made))
 
     @cached_property
     def of_source(self) -> dict[str, list[tuple[int, SourceStripe]]]:
@@ -143,22 +133,14 @@ class SourceLayout:
 
     def owners(self, source: npt.NDArray[np.integer[Any]], position: Int64Array) -> Int64Array:
         """[samples] the loader that owns each, given its source's number and its position."""
-        owner: Int64Array = self._first_owner[source]
-        for number in self._shared:
-            rows = np.flatnonzero(source == number)
-            for loader, share in self.of_source[self.sources[number]]:
-                owner[rows[share.owns(position[rows])]] = loader
+        owners = [self.of_source[name] for name in self.sources]
+        owner: Int64Array = np.array([own[0][0] for own in owners], np.int64)[source]
+        for number, own in enumerate(owners):
+            if len(own) > 1:  # loaders share it
+                rows = np.flatnonzero(source == number)
+                for loader, share in own:
+                    owner[rows[share.owns(position[rows])]] = loader
         return owner
-
-    @cached_property
-    def _first_owner(self) -> Int64Array:
-        """[sources] the first loader that owns a part of each."""
-        return np.array([self.of_source[name][0][0] for name in self.sources], np.int64)
-
-    @cached_property
-    def _shared(self) -> list[int]:
-        """Numbers of the sources that several loaders share."""
-        return [n for n, name in enumerate(self.sources) if len(self.of_source[name]) > 1]
 
 
 def _equal_where_shared(layout: LoaderLayout, counts: list[int]) -> list[int]:
@@ -267,7 +249,5 @@ class LoaderJob(LoaderPart):
 
     def does_as(self, other: LoaderJob) -> bool:
         """Whether two loaders of a job are the same except for their number."""
-        mine, its = (
-            (each.shares, each.workers, each.buffer_bytes, each.sources) for each in (self, other)
-        )
-        return mine == its
+        parts = replace(self.part, number=0), replace(other.part, number=0)
+        return parts[0] == parts[1] and self.sources == other.sources

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError
@@ -27,27 +27,14 @@ _SCHEMA = {"number": COUNT, "kind": str, "step": COUNT, "by": str, "time": float
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedChange:
-    """A change as somebody asks for it. A second one of the same `by` and `time` is the same."""
-
-    kind: str
-    value: Any = None
-    by: str
-    time: float
-    at_step: int | None = None
-    """None is the first step that is neither handed out nor planned."""
-    dry_run: bool = False
-    """Whether only what would change is asked for."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Change:
-    """See the module docstring."""
+    """See the module docstring. A second one of the same `by` and `time` is the same."""
 
-    number: int
-    """Of the changes of a job, in the order in which they were made."""
+    number: int = -1
+    """Of the changes of a job, in the order in which they were made; -1 if it is asked for."""
     kind: str
-    step: int
+    step: int = -1
+    """-1 is the first step that is neither handed out nor planned, until the change is made."""
     value: Any = None
     by: str
     """Who made it, such as "ana@login-1"."""
@@ -72,30 +59,6 @@ class Change:
         return cls(**saved)
 
 
-@dataclass(frozen=True)
-class InEffect:
-    """What the changes of a job come to in one step."""
-
-    by_hand: ByHand
-    ends: bool
-
-    @classmethod
-    def at(cls, changes: Sequence[Change], step: int) -> InEffect:
-        weights, dropped, ends = None, frozenset[str](), False
-        for change in uncancelled(changes):
-            if change.step > step:
-                continue
-            if change.kind == WEIGHTS:
-                weights = change.value
-            elif change.kind == DROP:
-                dropped |= {change.value}
-            elif change.kind == ADD:
-                dropped -= {change.value}
-            else:
-                ends = True
-        return cls(ByHand(weights, dropped), ends)
-
-
 class Changes:
     """The changes of a job, as its planner takes and follows them."""
 
@@ -105,38 +68,58 @@ class Changes:
         self.token = secrets.token_hex(8)
         """Another in each planner; see `Planner.begin_change`."""
 
-    def at(self, step: int) -> InEffect:
-        """What counts in a step."""
-        return InEffect.at(self.made, step)
-
     def lasting(self) -> list[Change]:
         """Those that were not taken back, by step."""
         return uncancelled(self.made)
 
-    def known(self, asked: AskedChange) -> Change | None:
+    def known(self, asked: Change) -> Change | None:
         """The change, if it was asked for before."""
         same = (each for each in self.made if (each.by, each.time) == (asked.by, asked.time))
         return next(same, None)
 
-    def next(self, asked: AskedChange, sources: Sequence[str], first: int) -> Change:
+    def next(self, asked: Change, sources: Sequence[str], first: int) -> Change:
         """The change that is asked for, checked.
 
         Args:
-            sources, first: see `check_change`.
+            sources: names of the job's.
+            first: the first step that can still be changed.
 
         Raises:
             ConfigurationError: it cannot be made.
         """
-        change = Change(
-            number=max((each.number for each in self.made), default=-1) + 1,
-            kind=asked.kind,
-            step=first if asked.at_step is None else asked.at_step,
-            value=asked.value,
-            by=asked.by,
-            time=asked.time,
-        )
-        check_change(change, self.made, sources, first)
-        return change
+        number = max((each.number for each in self.made), default=-1) + 1
+        step, kind = first if asked.step < 0 else asked.step, asked.kind
+        if step < first:
+            raise ConfigurationError(
+                f"at_step={step}, but steps up to {first - 1} are planned, or on their way to "
+                f"trainers; choose step {first} or a later one"
+            )
+        pending = [each for each in self.lasting() if each.step == step]
+        if kind == CANCEL and not pending:
+            raise ConfigurationError(
+                f"no change is to come at step {step}; `evenstep service status` lists all"
+            )
+        for other in pending:
+            if other.kind == kind and kind in (WEIGHTS, END):
+                raise ConfigurationError(
+                    f"step {step} is changed already: {other}; choose a later step, or cancel "
+                    "that change first"
+                )
+        dropped = in_effect(self.made, step)[0].dropped
+        if kind == WEIGHTS and asked.value is not None:
+            weights = check_weights(asked.value, "the new weights")
+            check_names(weights, sources, "the new weights")
+            if gone := [name for name in dropped if weights.get(name)]:
+                raise ConfigurationError(
+                    f"the new weights name {gone[0]!r}, which was dropped; add that source again "
+                    "first"
+                )
+        elif kind in (DROP, ADD):
+            check_names([asked.value], sources, f"sources to {kind}")
+            if (asked.value in dropped) == (kind == DROP):
+                state = "is dropped already" if kind == DROP else "is not dropped"
+                raise ConfigurationError(f"source {asked.value!r} {state}")
+        return replace(asked, number=number, step=step)
 
     def add(self, *changes: Change) -> None:
         """Each counts once."""
@@ -156,12 +139,28 @@ class Changes:
             weights: of a step, by what was changed by hand.
         """
         earlier = [each for each in self.made if each.number < change.number]
-        found = {"before": earlier, "after": [*earlier, change]}
         at = {
-            name: dict(weights(change.step, InEffect.at(changes, change.step).by_hand))
-            for name, changes in found.items()
+            name: dict(weights(change.step, in_effect(changes, change.step)[0]))
+            for name, changes in {"before": earlier, "after": [*earlier, change]}.items()
         }
         return {**change.to_dict(), **at}
+
+
+def in_effect(changes: Sequence[Change], step: int) -> tuple[ByHand, bool]:
+    """What changes come to in one step, and whether the job ends there."""
+    weights, dropped, ends = None, frozenset[str](), False
+    for change in uncancelled(changes):
+        if change.step > step:
+            continue
+        if change.kind == WEIGHTS:
+            weights = change.value
+        elif change.kind == DROP:
+            dropped |= {change.value}
+        elif change.kind == ADD:
+            dropped -= {change.value}
+        else:
+            ends = True
+    return ByHand(weights, dropped), ends
 
 
 def uncancelled(changes: Sequence[Change]) -> list[Change]:
@@ -179,49 +178,3 @@ def merged_changes(*given: Iterable[Change]) -> tuple[Change, ...]:
     """All changes, each once, in the order in which they were made."""
     found = {change.number: change for changes in given for change in changes}
     return tuple(found[number] for number in sorted(found))
-
-
-def check_change(
-    change: Change, changes: Sequence[Change], sources: Sequence[str], first: int
-) -> None:
-    """
-    Args:
-        changes: made before it.
-        sources: names of the job's.
-        first: the first step that can still be changed.
-
-    Raises:
-        ConfigurationError: the change cannot be made.
-    """
-    if change.step < first:
-        raise ConfigurationError(
-            f"at_step={change.step}, but steps up to {first - 1} are planned, or on their way to "
-            f"trainers; choose step {first} or a later one"
-        )
-    pending = [each for each in uncancelled(changes) if each.step == change.step]
-    if change.kind == CANCEL:
-        if not pending:
-            raise ConfigurationError(
-                f"no change is to come at step {change.step}; `evenstep service status` lists all"
-            )
-        return
-    for other in pending:
-        if other.kind == change.kind and change.kind in (WEIGHTS, END):
-            raise ConfigurationError(
-                f"step {change.step} is changed already: {other}; choose a later step, or cancel "
-                "that change first"
-            )
-    dropped = InEffect.at(changes, change.step).by_hand.dropped
-    if change.kind == WEIGHTS and change.value is not None:
-        weights = check_weights(change.value, "the new weights")
-        check_names(weights, sources, "the new weights")
-        gone = [name for name, weight in weights.items() if weight and name in dropped]
-        if gone:
-            raise ConfigurationError(
-                f"the new weights name {gone[0]!r}, which was dropped; add that source again first"
-            )
-    elif change.kind in (DROP, ADD):
-        check_names([change.value], sources, f"sources to {change.kind}")
-        if (change.value in dropped) == (change.kind == DROP):
-            state = "is dropped already" if change.kind == DROP else "is not dropped"
-            raise ConfigurationError(f"source {change.value!r} {state}")

@@ -50,38 +50,29 @@ class BadSamples:
             SampleError: a source has more than it may have.
         """
         for source, runs in passed_over.items():
-            found = [each for run in runs for each in failures(source, *run)]
-            self._note_too_long(source, [each for each in found if _is_too_long(each)])
-            self._note(source, [each for each in found if not _is_too_long(each)])
-
-    def _note_too_long(self, source: str, failures: Sequence[PrepareFailure]) -> None:
-        if not failures:
-            return
-        name = source + TOO_LONG
-        if name not in self.found:
-            logger.warning(
-                "%s; it is left out, as all such samples of source %r are, and counted",
-                failures[0].error,
-                source,
-            )
-        where = {(each.shard, each.index): None for each in failures}
-        self.found = {**self.found, name: tuple(dict.fromkeys(self.found.get(name, ())) | where)}
-
-    def _note(self, source: str, failures: Sequence[PrepareFailure]) -> None:
-        known = dict.fromkeys(self.found.get(source, ()))
-        for failure in failures:
-            where = failure.shard, failure.index
-            if where in known:
-                continue
-            known[where] = None
-            if len(known) > self._limits[source]:
-                raise _too_many(source, self._limits[source], failure)
-            logger.warning(
-                "sample %s[%d][%d] is passed over, bad sample %d of at most bad_samples=%d of its "
-                "source: %s",
-                *(source, *where, len(known), self._limits[source], failure.error),
-            )
-        self.found = {**self.found, source: tuple(known)}
+            limit, names = self._limits[source], (source, source + TOO_LONG)
+            found = {name: dict.fromkeys(self.found.get(name, ())) for name in names}
+            for failure in (each for run in runs for each in failures(source, *run)):
+                where, long = (failure.shard, failure.index), _is_too_long(failure)
+                known = found[source + TOO_LONG if long else source]
+                if where in known:
+                    continue
+                known[where] = None
+                if not long and len(known) > limit:
+                    raise _too_many(source, limit, failure)
+                if not long:
+                    logger.warning(
+                        "sample %s[%d][%d] is passed over, bad sample %d of at most "
+                        "bad_samples=%d of its source: %s",
+                        *(source, *where, len(known), limit, failure.error),
+                    )
+                elif len(known) == 1:
+                    logger.warning(
+                        "%s; it is left out, as all such samples of source %r are, and counted",
+                        *(failure.error, source),
+                    )
+            noted = {name: tuple(known) for name, known in found.items() if known}
+            self.found = {**self.found, **noted}
 
     def check(self, source: str, failures: Sequence[PrepareFailure]) -> None:
         """Stops the search for a usable sample where there may be none.
@@ -92,18 +83,16 @@ class BadSamples:
         seen: set[tuple[int, int]] = set()
         long: set[tuple[int, int]] = set()
         for failure in failures:
-            if _is_too_long(failure):
-                if (failure.shard, failure.index) in long:  # a whole pass is
-                    raise SampleError(f"source {source!r} has no other samples: {failure.error}")
-                long.add((failure.shard, failure.index))
-                continue
-            seen.add((failure.shard, failure.index))
+            where = failure.shard, failure.index
+            if where in long:  # a whole pass is
+                raise SampleError(f"source {source!r} has no other samples: {failure.error}")
+            (long if _is_too_long(failure) else seen).add(where)
             if len(seen) > self._limits[source]:
                 raise _too_many(source, self._limits[source], failure)
 
     def counts(self) -> dict[str, int]:
         """By source, of those that have any."""
-        return {source: len(found) for source, found in self.found.items() if found}
+        return {source: len(found) for source, found in self.found.items()}
 
 
 TOO_LONG = " (too long)"

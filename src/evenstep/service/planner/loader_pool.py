@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,6 @@ class _Known:
     """By position, those of `rows` that are passed over."""
     first_asked: int | None = None
     """The first position asked for in this step."""
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether something comes behind what is known."""
-        return not self.over and self.failure is None
 
     def failures(self, begin: int, end: int) -> list[PrepareFailure]:
         """Why samples between two positions are skipped."""
@@ -125,7 +121,7 @@ class LoaderPool:
         unknown = []
         for source, position, end in zip(numbers, begins, ends):
             known = self._known_from(source, position)
-            if known.end < end and known.goes_on:
+            if known.end < end and not known.over and known.failure is None:
                 unknown.append((source, known.end, end - known.end))
         if unknown:
             self._ask(unknown)
@@ -172,9 +168,9 @@ class LoaderPool:
                 asked[loader].append(source)
         replies = [h.send_all(each) for h, each in zip(self.handles, questions) if each]
         parts: dict[int, list[Ahead]] = {}
-        for sources, answers in zip(filter(None, asked), results(replies)):
-            for source, answer in zip(sources, answers):
-                parts.setdefault(source, []).append(answer)
+        answered = (answer for answers in results(replies) for answer in answers)
+        for source, answer in zip(chain.from_iterable(asked), answered):
+            parts.setdefault(source, []).append(answer)
         for source, answers in parts.items():
             _add(self._known[source], _merge(answers))
 

@@ -21,7 +21,7 @@ from evenstep.mixture.schedules import ByHand
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import SourceLayout
 from evenstep.service.messages import Handle
-from evenstep.service.planner.changes import AskedChange, Change, Changes
+from evenstep.service.planner.changes import Change, Changes, in_effect
 from evenstep.service.planner.draws import BadSamples, Draws
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.planner_state import (
@@ -46,13 +46,7 @@ logger = logging.getLogger("evenstep")
 class Planner:
     """See the module docstring."""
 
-    def __init__(
-        self,
-        job: Job,
-        metadata: Metadata,
-        *,
-        seen: RunPlace | None = None,
-    ) -> None:
+    def __init__(self, job: Job, metadata: Metadata, *, seen: RunPlace | None = None) -> None:
         """
         Args:
             metadata: describes the samples that can be drawn; a `LoaderPool`, or an array of
@@ -146,10 +140,13 @@ class Planner:
         """The token for `change`. Ask before looking which steps have been handed out."""
         return self._changes.token
 
-    def change(self, asked: AskedChange, *, token: str, first: int) -> dict[str, Any] | None:
+    def change(
+        self, asked: Change, *, token: str, first: int, dry_run: bool = False
+    ) -> dict[str, Any] | None:
         """Changes the job from a step on; see `Change`.
 
         Args:
+            dry_run: whether only what would change is asked for.
             token: of `begin_change`. A planner that has restarted since may have handed out later
                 steps than were found.
             first: the first step that was not handed out when the token was known already.
@@ -173,7 +170,7 @@ class Planner:
             )
         change = self._changes.next(asked, self._job.names, max(first, self._step))
         told = self._changes.told(change, self._weights_at)
-        if not asked.dry_run:
+        if not dry_run:
             self._add_change(change)
             logger.info("changed by hand: %s", change)
         return told
@@ -314,20 +311,21 @@ class Planner:
 
     def status(self) -> dict[str, Any]:
         """JSON-able: how far planning is, and what it has drawn."""
-        last = self._log.get(self._step - 1)
+        logged = self._log.get(self._step - 1)
+        last = None if logged is None else logged.plan
         carried = len(self._steps.windows.waiting)
         return {
             "step": self._step,
             "ended_at": self._ended_at,
-            "failed": None if self._failure is None else str(self._failure),
+            "failed": self._failure and str(self._failure),
             "drawn": dict(zip(self._job.names, self._mixture.state.counts.tolist())),
             "bad_samples": self._draws.bad.counts(),
             "carried": carried,
             "left_over": carried if self._ended_at is not None else 0,
-            "imbalance": None if last is None else last.plan.imbalance,
-            "imbalance_before": None if last is None else last.plan.imbalance_before,
-            "weights": {} if last is None else dict(last.plan.weights),
-            "notes": [] if last is None else list(last.plan.notes),
+            "imbalance": last and last.imbalance,
+            "imbalance_before": last and last.imbalance_before,
+            "weights": dict(last.weights) if last else {},
+            "notes": list(last.notes) if last else [],
             "changes": [change.to_dict() for change in self._changes.lasting()],
         }
 
@@ -335,9 +333,9 @@ class Planner:
 
     def _plan_next(self, before: PlannerState) -> None:
         step = self._step
-        now, plan = self._changes.at(step), None
-        self._mixture.by_hand = now.by_hand
-        if not now.ends:
+        plan = None
+        self._mixture.by_hand, ends = in_effect(self._changes.made, step)
+        if not ends:
             if signals := self._signals.take(step):
                 self._mixture.report(**signals)
             plan = self._steps.plan(step)
@@ -361,9 +359,8 @@ class Planner:
             return logged.before
         if step != self._step and (self._ended_at is None or step < self._step):
             raise ConfigurationError(
-                f"the state before step {step} is not there: step {self._step} is planned "
-                f"next, and {self._job.memory.plans_kept} steps are kept (plans_kept= of "
-                "ServiceMemory)"
+                f"the state before step {step} is not there: step {self._step} comes next, and "
+                f"{self._job.memory.plans_kept} steps are kept (plans_kept= of ServiceMemory)"
             )
         return self._state()
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from evenstep.data.pickling import same_code
 from evenstep.errors import ConfigurationError, MismatchError
@@ -35,15 +34,14 @@ _SCHEMA = {
     "changes": [Mapping],
     "drawn": Mapping,
 }
-_ORDER = "its order"
 _FILES = "its files, their sizes or counts"
 _TRANSFORM = "its transform"
 _PARTS = {
     "content": "the content of its files",
     "columns": "its columns",
     "transform": _TRANSFORM,
-    "shuffle": _ORDER,
-    "seed": _ORDER,
+    "shuffle": "its order",
+    "seed": "its order",
 }
 """What the fields of a source's fingerprint are about; all others are about `_FILES`."""
 
@@ -100,11 +98,7 @@ def check_state(state: Any) -> None:
 
 
 def loaded_state(
-    state: Mapping[str, Any],
-    *,
-    job: Job,
-    contents: Contents,
-    mixture: Mixer,
+    state: Mapping[str, Any], *, job: Job, contents: Contents, mixture: Mixer
 ) -> PlannerState:
     """Inverse of `state_to_dict`; loads the mixture too.
 
@@ -148,7 +142,9 @@ def _check_data(state: Mapping[str, Any], *, job: Job, contents: Contents) -> No
     """
     for name, saved in state["contents"].items() if contents else ():
         now = contents.get(name, {})
-        changed = [part for part in now if not _same(part, saved.get(part, ""), now[part])]
+        changed = [part for part in now if saved.get(part) != now[part]]
+        if _TRANSFORM in changed and same_code(saved.get(_TRANSFORM, ""), now[_TRANSFORM]):
+            changed.remove(_TRANSFORM)
         if changed or not now:
             raise MismatchError(
                 f"source {name!r} has changed since the state was saved: "
@@ -160,10 +156,6 @@ def _check_data(state: Mapping[str, Any], *, job: Job, contents: Contents) -> No
             f"the state was saved with lengths of {state['columns']}, and the job has "
             f"{list(job.columns)}; keep its modalities"
         )
-
-
-def _same(part: str, saved: str, now: str) -> bool:
-    return same_code(saved, now) if part == _TRANSFORM else saved == now
 
 
 def _difference(changed: Sequence[str], saved: Mapping[str, str], now: Mapping[str, str]) -> str:
@@ -210,20 +202,15 @@ def _bad_of(state: Mapping[str, Any]) -> Identities:
 def source_digests(fingerprint: Mapping[str, Any]) -> dict[str, str]:
     """A short digest of the fields of a source's fingerprint, by what they are about; see
     `SourceLoader.describe`. A transform is named as in the fingerprint."""
-    fields: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, value in fingerprint.items():
-        fields.setdefault(_PARTS.get(name, _FILES), {})[name] = value
-    found = {part: _digest(values) for part, values in fields.items()}
-    return {**found, _TRANSFORM: str(fingerprint["transform"])}
+        found.setdefault(_PARTS.get(name, _FILES), {})[name] = value
+    texts = {part: json.dumps(own, sort_keys=True, default=repr) for part, own in found.items()}
+    digests = {part: hashlib.sha256(t.encode()).hexdigest()[:8] for part, t in texts.items()}
+    return {**digests, _TRANSFORM: str(fingerprint["transform"])}
 
 
-def _digest(fields: Mapping[str, Any]) -> str:
-    text = json.dumps(fields, sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-@dataclass(frozen=True)
-class LoggedPlan:
+class LoggedPlan(NamedTuple):
     """The plan of one step."""
 
     plan: LoadingPlan
@@ -236,13 +223,12 @@ class PlanLog:
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
-        self._plans: OrderedDict[int, LoggedPlan] = OrderedDict()
+        self._plans: dict[int, LoggedPlan] = {}
 
     def add(self, logged: LoggedPlan) -> None:
-        step = logged.plan.step
-        self._plans[step] = logged
+        self._plans[logged.plan.step] = logged
         while len(self._plans) > self._kept:
-            self._plans.popitem(last=False)
+            del self._plans[next(iter(self._plans))]
 
     def get(self, step: int) -> LoggedPlan | None:
         """The logged plan of a step, if it is kept."""
@@ -254,9 +240,8 @@ class PlanLog:
         Raises:
             ConfigurationError: it is not kept any more.
         """
-        logged = self._plans.get(step)
-        if logged is not None:
-            return logged.plan
+        if step in self._plans:
+            return self._plans[step].plan
         first = next(iter(self._plans), None)
         kept = "none is" if first is None else f"those from step {first} on are"
         raise ConfigurationError(
@@ -265,5 +250,4 @@ class PlanLog:
 
     def clear(self, begin: int = 0) -> None:
         """Forgets the plans of this step and all after it."""
-        for step in [step for step in self._plans if step >= begin]:
-            del self._plans[step]
+        self._plans = {step: each for step, each in self._plans.items() if step < begin}

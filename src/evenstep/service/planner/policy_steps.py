@@ -111,8 +111,7 @@ class Windows:
             return None
         first = self.begun.starts[0]
         ranks = [
-            {name: getattr(start, name) for name in ("taken", "quota")}
-            | {"seen_lengths": list(start.seen_lengths)}
+            {"taken": start.taken, "quota": start.quota, "seen_lengths": list(start.seen_lengths)}
             | {name: getattr(start, name).tolist() for name in _ARRAYS}
             for start in self.begun.starts
         ]
@@ -231,16 +230,14 @@ class PolicySteps:
             return
         counted, most = self._job.measures.counted, self._policy.max_length
         tokens = table.tokens(counted)
-        if tokens.min() < 1:
+        shortest, longest = int(tokens.argmin()), int(tokens.argmax())
+        if tokens[shortest] < 1:
             raise SampleError(
-                f"sample {table.identity(int(tokens.argmin()))} has no {'+'.join(counted)}; name "
-                "all modalities that the model works on as counted= of MeasureOptions, or filter "
-                "it in the source"
+                f"sample {table.identity(shortest)} has no {'+'.join(counted)}; name all that the "
+                "model works on as counted= of MeasureOptions, or filter it in the source"
             )
-        longest = int(tokens.argmax())
         if most is not None and tokens[longest] > most:
-            name = f"sample {table.identity(longest)}"
-            raise too_long(name, int(tokens[longest]), most)
+            raise too_long(f"sample {table.identity(longest)}", int(tokens[longest]), most)
 
     # Plans
 
@@ -289,18 +286,14 @@ class PolicySteps:
         vision = known[2:5] if self._policy.counts_patches else None
         shapes = GroupShapes.measure(known[0], np.arange(len(order) + 1), vision)
         alone = self._policy.cost(shapes, packed=self._policy.packed)
+        size = {"buckets": len(groups), "micro_batches": len(groups[0])}
+        assignment = Assignment.of(bucket, micro_batch, index[order], **size)
         return LoadingPlan(
             step=step,
             samples=self.windows.table[self.windows.rows(entries[order])],
             tree=self._job.tree,
             axis="DP",
-            assignment=Assignment.of(
-                bucket,
-                micro_batch,
-                index[order],
-                buckets=len(groups),
-                micro_batches=len(groups[0]),
-            ),
+            assignment=assignment,
             costs=alone * (costs / np.bincount(bucket, alone))[bucket],
             modality=tuple(self._job.measures.counted),
             broadcast_at=tuple(self._job.broadcast_at),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,8 @@ from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, Su
 from evenstep.mixture.sample_table import Metadata
 from evenstep.mixture.schedules import as_schedule
 from evenstep.service.job.job import Job
+from evenstep.service.job.source_layout import SourceLayout
+from evenstep.service.messages import Handle
 from evenstep.service.planner.changes import Change
 from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.planner import Planner
@@ -84,20 +86,17 @@ class StateWriter:
                 if state is None:
                     return
             began = time.monotonic()
-            self._write(state)
+            try:
+                self._store.save_state(state.step, self._written_out(state))
+                self.error = None
+            except SupersededError as error:
+                self._superseded = error
+            except EvenstepError as error:
+                self.error = str(error)
+                _LOGGER.warning("the state before step %d is not kept: %s", state.step, error)
             with self._changed:
                 passed = time.monotonic() - began
                 self._changed.wait_for(lambda: self._closed, timeout=_INTERVAL - passed)
-
-    def _write(self, state: PlannerState) -> None:
-        try:
-            self._store.save_state(state.step, self._written_out(state))
-            self.error = None
-        except SupersededError as error:
-            self._superseded = error
-        except EvenstepError as error:
-            self.error = str(error)
-            _LOGGER.warning("the state before step %d is not kept: %s", state.step, error)
 
 
 class StoredPlanner(Planner):
@@ -149,25 +148,24 @@ class StoredPlanner(Planner):
         self._record_again()
         for report in self._store.reports:
             if report.planned_step < self._step:
-                self._signals.note(report.step, report.rank, report.signals or {})
+                self._signals.note(*report.said)
         self._plan_again(self, self._store.planned)
         for report in self._store.reports_since(self._step):
-            self._signals.add(report.step, report.rank, report.signals or {})
+            self._signals.add(*report.said)
 
     def _record_again(self) -> None:
         """Records the steps before those that are planned again, of which the planner that died
         had not written what was seen, as far as the store has their states."""
         if self._seen is None:
             return
-        last, made = self._seen.last_step(), []
+        last, made = self._seen.last_step(), list[LoadingPlan | None]()
         begin = max(self._first - 2 * STEPS, 0) if last is None else last + 1
         for step in range(begin, self._first):
             try:
                 made.append(self.plan(step))
             except EvenstepError:
                 made.clear()
-        for plan in made:
-            assert plan is not None
+        for plan in filter(None, made):
             self._seen.add(plan)
 
     # Messages
@@ -246,7 +244,7 @@ class StoredPlanner(Planner):
     def _with_reports(self, state: PlannerState) -> PlannerState:
         if state.step < self._first:
             reports = self._store.reports_since(state.step)
-            known = [*state.signals, *([r.step, r.rank, r.signals] for r in reports)]
+            known = [*state.signals, *(each.said for each in reports)]
             state = replace(state, signals=merged(known))
         return super()._with_reports(state)
 
@@ -284,11 +282,11 @@ class StoredPlanner(Planner):
             MismatchError: it is another job.
         """
         job = self._given
-        if "mesh" in state and state["job"] != job.fingerprint:
+        if state["job"] != job.fingerprint:
             job = job.on(ClientPlaceTree.from_dict(state["mesh"]))
-        if state.get("job") != job.fingerprint:
+        if state["job"] != job.fingerprint:
             raise MismatchError(
-                f"the store has states of another job: {state.get('job')}, and this one is "
+                f"the store has states of another job: {state['job']}, and this one is "
                 f"{job.fingerprint}; give each run of a job another place"
             )
         return job
@@ -299,7 +297,7 @@ class StoredPlanner(Planner):
             step = planner.step
             for report in self._store.reports_since(step):
                 if report.planned_step == step:
-                    planner._signals.add(report.step, report.rank, report.signals or {})
+                    planner._signals.add(*report.said)
             try:
                 planner.plan(step)
             except EvenstepError:
@@ -324,10 +322,9 @@ class UnstoredPlanner(Planner):
         schedule = job.draws.schedule
         if schedule is not None and as_schedule(schedule).peaks() is None:
             raise _needs_reports()
-        logging.getLogger("evenstep").warning(
+        _LOGGER.warning(
             "%s: if it dies, the next one plans all steps again from the first one; %s",
-            _ELSEWHERE,
-            _REMEDY,
+            *(_ELSEWHERE, _REMEDY),
         )
 
     def _add_change(self, change: Change) -> None:
@@ -350,10 +347,10 @@ def _needs_reports() -> ConfigurationError:
 
 def planner_of(
     job: Job,
-    loaders: LoaderPool,
-    *,
+    layout: SourceLayout,
+    handles: Sequence[Handle],
     state: Mapping[str, Any] | None,
-    seen: RunPlace | None = None,
+    seen: RunPlace | None,
     store: RunPlace | None,
     mesh: Any = None,
 ) -> Planner:
@@ -368,12 +365,11 @@ def planner_of(
         ConfigurationError: the store cannot be read or written.
         MismatchError: a state is of another job.
     """
+    loaders = LoaderPool(layout, handles, columns=job.columns, sources=job.sources)
     if store is not None and store.is_here:
-        run = store.open(job)
-        return StoredPlanner(job, loaders, run, seen=seen, state=state)
-    job = job if mesh is None else job.on(mesh)
+        return StoredPlanner(job, loaders, store.open(job), seen=seen, state=state)
     kind = Planner if store is None else UnstoredPlanner
-    planner = kind(job, loaders, seen=seen)
+    planner = kind(job if mesh is None else job.on(mesh), loaders, seen=seen)
     if state is not None:
         planner.load_state_dict(state)
     return planner

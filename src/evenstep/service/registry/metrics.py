@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -102,26 +103,24 @@ class WaitStatistics:
         if not self._steps:
             return {"steps": 0}
         numbers = sorted(self._steps)
-        exposed = {n: max(self._steps[n].seconds.values()) for n in numbers}
-        later = [exposed[n] for n in numbers[1:]] or [exposed[numbers[0]]]
-        names = sorted({name for step in self._steps.values() for name in step.slowest})
+        steps = [self._steps[n] for n in numbers]
+        exposed = [max(step.seconds.values()) for step in steps]
+        later = exposed[1:] or exposed
+        stages = sorted({name for step in steps for name in step.slowest})
         return {
             "steps": len(numbers),
             "first_step": numbers[0],
             "last_step": numbers[-1],
             "exposed_seconds": {
-                "first": exposed[numbers[0]],
-                "last": exposed[numbers[-1]],
-                "mean": float(np.mean(later)),
+                "first": exposed[0],
+                "last": exposed[-1],
+                "mean": fmean(later),
                 "p95": float(np.percentile(later, 95)),
             },
-            "stage_seconds": {
-                name: float(np.mean([self._steps[n].slowest.get(name, 0.0) for n in numbers]))
-                for name in names
-            },
-            "imbalance": float(np.mean([s.imbalance for s in self._steps.values()])),
-            "imbalance_before": float(np.mean([s.imbalance_before for s in self._steps.values()])),
-            "tokens": sum(step.tokens for step in self._steps.values()),
+            "stage_seconds": {s: fmean(step.slowest.get(s, 0.0) for step in steps) for s in stages},
+            "imbalance": fmean(step.imbalance for step in steps),
+            "imbalance_before": fmean(step.imbalance_before for step in steps),
+            "tokens": sum(step.tokens for step in steps),
         }
 
 
@@ -142,9 +141,8 @@ class MetricsExporter:
         self._exposed = tagged(Gauge, "exposed_seconds", "Wait of the rank that waited longest.")
         self._stage = tagged(Gauge, "stage_seconds", "Seconds spent on that rank's data.", "stage")
         self._imbalance = tagged(Gauge, "imbalance", "Costliest bucket over the mean.", "when")
-        self._depth = tagged(
-            Gauge, "queue_samples", "Samples that a loader holds.", "loader", "queue"
-        )
+        held = "Samples that a loader holds."
+        self._depth = tagged(Gauge, "queue_samples", held, "loader", "queue")
         self._silent = tagged(Gauge, "silent_roles", "Roles that do not answer.")
         unwritten = "1 while the planner's states cannot be written to the store, else 0."
         self._store = tagged(Gauge, "store_failing", unwritten)
@@ -178,22 +176,20 @@ class MetricsExporter:
             self._imbalance.set(steps["imbalance_before"], tags={"when": "before"})
         for loader in status["loaders"]:
             if "sources" in loader:
-                tags = {"loader": str(loader["loader"])}
-                held = sum(loader["sources"].values())
-                self._depth.set(held, tags={**tags, "queue": "buffered"})
-                self._depth.set(loader["staged_samples"], tags={**tags, "queue": "staged"})
+                held = {"buffered": sum(loader["sources"].values())}
+                for queue, count in {**held, "staged": loader["staged_samples"]}.items():
+                    self._depth.set(count, tags={"loader": str(loader["loader"]), "queue": queue})
+        planner = status["planner"]
         for restart in status["restarts"]:
-            self._count_to(self._restarts, "role", restart["role"], restart["number"])
-            self._count_to(self._promotions, "role", restart["role"], restart["promotions"])
-        for source, count in status["planner"].get("drawn", {}).items():
-            self._count_to(self._drawn, "source", source, count)
-        for source, count in status["planner"].get("bad_samples", {}).items():
-            self._count_to(self._bad, "source", source, count)
-        for road, count in status["bytes"].items():
-            self._count_to(self._bytes, "road", road, count)
+            self._count_to(self._restarts, "role", {restart["role"]: restart["number"]})
+            self._count_to(self._promotions, "role", {restart["role"]: restart["promotions"]})
+        self._count_to(self._drawn, "source", planner.get("drawn", {}))
+        self._count_to(self._bad, "source", planner.get("bad_samples", {}))
+        self._count_to(self._bytes, "road", status["bytes"])
 
-    def _count_to(self, counter: Any, tag: str, value: str, total: float) -> None:
-        more = total - self._exported.get((counter, value), 0)
-        if more > 0:
-            counter.inc(more, tags={tag: value})
-            self._exported[counter, value] = total
+    def _count_to(self, counter: Any, tag: str, totals: Mapping[str, float]) -> None:
+        for value, total in totals.items():
+            more = total - self._exported.get((counter, value), 0)
+            if more > 0:
+                counter.inc(more, tags={tag: value})
+                self._exported[counter, value] = total

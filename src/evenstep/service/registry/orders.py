@@ -52,7 +52,8 @@ class Orders:
         answer = self._answer_to(order.mark)
         if not known:
             self._open[order.mark] = order
-            self._notify()
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
             await asyncio.wait([answer], timeout=_ASKED_WITHIN)
             if order.mark not in self._asked and not answer.done():
                 del self._open[order.mark], self._answers[order.mark]
@@ -89,7 +90,3 @@ class Orders:
                 del self._answers[old]
             self._answers[mark] = asyncio.get_running_loop().create_future()
         return self._answers[mark]
-
-    def _notify(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from evenstep.service.job.roles import steps_text
 
@@ -36,8 +37,7 @@ class Room:
 FREE = Room(float("inf"))
 
 
-@dataclass(frozen=True)
-class _Client:
+class _Client(NamedTuple):
     number: int
     step: int
     since: float
@@ -64,11 +64,10 @@ class Pace:
         Args:
             number: of the client; see `JobRegistry.register_client`.
         """
-        known = self._clients.get(rank)
-        if known is None or number > known.number:
+        known = self._clients.get(rank, _Client(-1, 0, 0.0))
+        if number >= known.number:
+            step = max(step, known.step) if number == known.number else step
             self._clients[rank] = _Client(number, step, now)
-        elif number == known.number:
-            self._clients[rank] = _Client(number, max(step, known.step), now)
 
     def came(self, rank: int, number: int, step: int, now: float) -> None:
         """Notes that a client that takes part comes to a step next. It may be told late."""

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
-from zlib import crc32
 
 from evenstep.errors import EvenstepError, described
 from evenstep.service.messages import Message
@@ -28,18 +27,14 @@ from evenstep.service.registry.role_watch import WatchedRoles
 from evenstep.service.remote.channels import Answer, Location, RoleGoneError, cause_of_death
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import JobInfo, JobState
-from evenstep.service.remote.role_host import done, encoded, mapped, messages_of, sendable
+from evenstep.service.remote.role_host import SocketHost, sendable
 from evenstep.service.remote.role_threads import in_thread
-from evenstep.service.transport.endpoint import Endpoint, Keys
-from evenstep.service.transport.frames import Frame
-from evenstep.service.transport.server import Server
 
 _EXPORT_INTERVAL = 5.0  # seconds
-_PORTS = range(20_000, 32_000)  # below those that systems give to outgoing connections
 _FAREWELL = 0.05  # seconds in which the last answers are sent
 
 
-class JobRegistry:
+class JobRegistry(SocketHost):
     """Its methods run in one event loop, except `submit`."""
 
     def __init__(self) -> None:
@@ -53,7 +48,6 @@ class JobRegistry:
         self._numbers: dict[str, int] = {}
         """By the mark of a client, its number."""
         self._roles: WatchedRoles | None = None
-        self._server: Server | None = None
         self._orders = Orders()
 
     async def open(
@@ -133,20 +127,6 @@ class JobRegistry:
         assert self._state is not None
         return self._state
 
-    def open_sockets(
-        self, name: str, *, host: str | None = None, keys: Keys | None = None
-    ) -> Endpoint:
-        """Receives messages by sockets; see `Server`. A registry that restarts on the same host
-        listens on the same port."""
-        port = None if keys is None else _PORTS.start + crc32(keys.server_public) % len(_PORTS)
-        self._server = Server(self._answering, name=name, host=host, keys=keys, port=port)
-        return self._server.endpoint
-
-    @property
-    def endpoint(self) -> Endpoint:
-        assert self._server is not None
-        return self._server.endpoint
-
     # Messages
 
     def submit(self, messages: Sequence[Message]) -> Future[Answer]:
@@ -160,19 +140,9 @@ class JobRegistry:
         for method, arguments, named in messages:
             try:
                 values.append(await getattr(self, method)(*arguments, **named))
-            except EvenstepError as error:
-                return Answer(error=error)
             except Exception as error:
                 return Answer(error=sendable(error))
         return Answer(values)
-
-    def _answering(self, frames: list[Frame]) -> Future[list[Frame]]:
-        """See `evenstep.service.transport.server.Answering`."""
-        try:
-            answer = self.submit(messages_of(frames))
-        except Exception as error:
-            answer = done(Answer(error=sendable(error)))
-        return mapped(answer, encoded)
 
     async def job(self) -> JobInfo | None:
         """With the locations of all roles. None before `open`."""
@@ -307,9 +277,7 @@ class JobRegistry:
         if not self._is_last(rank, client):
             raise superseded(rank)
         answer = await self._common_state.meet(rank, step, client, mesh, begins)
-        if answer.error is not None:
-            raise answer.error
-        state: Mapping[str, Any] = answer.value[0]
+        state: Mapping[str, Any] = answer.only()
         return state
 
     # Changes by hand

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,10 @@ def roles_status(
         "constructors": of_constructors,
         "silent": [each.name for each, about in pairs if "silent_seconds" in about],
         "bytes": {
-            "storage_to_cache": sum(_cached(each, "fetched_bytes") for each in of_loaders),
-            "cache_to_loader": sum(_cached(each, "served_bytes") for each in of_loaders),
-            "loader_to_constructor": _sum(of_loaders, "fetch_bytes"),
-            "constructor_to_client": _sum(of_constructors, "deliver_bytes"),
+            "storage_to_cache": _sum(of_loaders, "fetched_bytes", "cache"),
+            "cache_to_loader": _sum(of_loaders, "served_bytes", "cache"),
+            "loader_to_constructor": _sum(of_loaders, "fetch_bytes", "process", "done"),
+            "constructor_to_client": _sum(of_constructors, "deliver_bytes", "process", "done"),
         },
     }
 
@@ -97,9 +98,6 @@ def fresh_clients(
     return [{**each, "step": taken.get(str(each["rank"]), each["step"])} for each in clients]
 
 
-def _cached(loader: About, name: str) -> int:
-    return int(loader.get("cache", {}).get(name, 0))
-
-
-def _sum(roles: Sequence[About], name: str) -> int:
-    return sum(int(role.get("process", {}).get("done", {}).get(name, 0)) for role in roles)
+def _sum(roles: Sequence[About], name: str, *within: str) -> int:
+    found = (reduce(lambda part, key: part.get(key, {}), within, role) for role in roles)
+    return sum(int(each.get(name, 0)) for each in found)

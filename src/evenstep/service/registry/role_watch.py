@@ -104,8 +104,7 @@ class RoleWatch:
         if measured is not None:
             return {"process": measured.value[0]}
         silent = time.monotonic() - self._late[RoleHost.measure.__name__][1]
-        about = {name: self.handle.about[name] for name in ("process", "host")}
-        return {"process": about, "silent_seconds": silent}
+        return {"process": self.handle.about, "silent_seconds": silent}
 
     async def _ask(self, method: Method[[], Any], limit: float) -> Answer | None:
         """The answer, or None if it is late. An earlier question that is not answered yet is
@@ -171,18 +170,17 @@ class RoleWatch:
                 return await in_thread(place.location)
             return await in_thread(place.successor, dead)
         except RoleGoneError as error:
-            raise cause_of_death(_name(place.role, dead), error) from error
+            raise cause_of_death(located(place.role, dead), error) from error
 
     async def _restarted(self, dead: Location) -> Location:
-        begin, died = time.monotonic(), _name(self.handle.role, dead)
+        begin, died = time.monotonic(), located(self.handle.role, dead)
         self._dead_since = begin
         found = await self._awaited(dead)
         self._dead_since = None
         seconds: float | None = time.monotonic() - begin
         if (found.process, found.host) == (dead.process, dead.host):
-            self._events.add(
-                "connected", f"the connections to {died} were lost, and are there again"
-            )
+            said = f"the connections to {died} were lost, and are there again"
+            self._events.add("connected", said)
             await asyncio.sleep(_PAUSE)
             return found
         if isinstance(dead.channel, SocketChannel):
@@ -203,8 +201,8 @@ class RoleWatch:
             "number": self._count,
             "promotions": self._promotions,
             "role": self.handle.role,
-            "died": {"process": dead.process, "host": dead.host},
-            "followed_by": {"process": found.process, "host": found.host},
+            "died": dead.about,
+            "followed_by": found.about,
             "promoted": found.promoted,
             "seconds": seconds,
             "time": when,
@@ -218,7 +216,7 @@ class RoleWatch:
         search, pause = asyncio.ensure_future(self.successor(dead)), self._warn_after
         try:
             while not (await asyncio.wait([search], timeout=pause))[0]:
-                said = f"{_name(self.handle.role, dead)} {await self.missing()}"
+                said = f"{located(self.handle.role, dead)} {await self.missing()}"
                 self._events.add("missing", said, role=self.handle.role)
                 pause = 2 * pause if pause else None
             return search.result()
@@ -284,7 +282,7 @@ class WatchedRoles:
         """Kills roles that say nothing for so long; each is followed as any that dies.
 
         Args:
-            kill: called in a thread with the `about` of a role's handle.
+            kill: called in a thread with a `role`, and the `about` of its handle.
         """
         while True:
             await asyncio.sleep(seconds / 4)
@@ -292,7 +290,8 @@ class WatchedRoles:
             asked = await asyncio.gather(*(each.process() for each in watches))
             for watch, about in zip(watches, asked):
                 if (silent := about.get("silent_seconds", 0.0)) >= seconds:
-                    name, where = watch.handle.name, watch.handle.about
+                    name = watch.handle.name
+                    where = {"role": watch.handle.role, **watch.handle.about}
                     event, end = "killed", "and was killed"
                     try:
                         await in_thread(kill, where)
@@ -336,11 +335,6 @@ class WatchedRoles:
             await running
         except EvenstepError as error:
             self._on_error(error)
-
-
-def _name(role: str, location: Location | None) -> str:
-    process, host = (None, "") if location is None else (location.process, location.host)
-    return located({"role": role, "process": process, "host": host})
 
 
 def _retrieve_error(asked: asyncio.Future[Any]) -> None:

@@ -2,6 +2,7 @@
 
 The process of a role:
 
+    child_process.py  `ChildProcess`: a process of this machine, as its parent sees it
     role_host.py    `RoleHost` hands messages to the role, counts them, and listens for them
     role_threads.py threads that handle its messages, and others
     role_makers.py  makes roles, in their own processes

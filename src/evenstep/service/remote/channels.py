@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
 from evenstep.errors import LoaderDiedError
-from evenstep.service.messages import Message, Request
+from evenstep.service.messages import Message
 from evenstep.service.remote.role_threads import in_thread
 from evenstep.service.transport.connection import ConnectionLostError, Connections
 from evenstep.service.transport.connection import Pending as SentFrames
@@ -35,6 +35,12 @@ class Answer:
     """Raised instead."""
     stages: dict[str, float] = field(default_factory=dict)
     """Seconds that the answer took, by stage."""
+
+    def only(self) -> Any:
+        """The role's answer to a single message, or raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value[0]
 
 
 class RoleGoneError(Exception):
@@ -93,19 +99,18 @@ def _connections(endpoint: Endpoint, process: int) -> Connections:
     return Connections(endpoint)
 
 
+@dataclass(frozen=True)
 class _SocketPending:
-    def __init__(self, sent: SentFrames) -> None:
-        self._sent = sent
+    sent: SentFrames
 
     def wait(self, seconds: float) -> bool:
-        return self._sent.wait(seconds)
+        return self.sent.wait(seconds)
 
     def answer(self) -> Answer:
         try:
-            frames = self._sent.frames()
+            answer: Answer = from_frames(self.sent.frames())
         except ConnectionLostError as error:
             raise RoleGoneError from error
-        answer: Answer = from_frames(frames)
         return answer
 
     async def later(self) -> Answer:
@@ -133,18 +138,18 @@ class ThreadChannel:
         return SocketChannel, (self._host.endpoint,)
 
 
+@dataclass(frozen=True)
 class _ThreadPending:
-    def __init__(self, future: Future[Answer]) -> None:
-        self._future = future
+    future: Future[Answer]
 
     def wait(self, seconds: float) -> bool:
-        return bool(wait([self._future], seconds).done)
+        return bool(wait([self.future], seconds).done)
 
     def answer(self) -> Answer:
-        return self._future.result()
+        return self.future.result()
 
     async def later(self) -> Answer:
-        return await asyncio.wrap_future(self._future)
+        return await asyncio.wrap_future(self.future)
 
 
 ATTEMPTS = 4
@@ -162,6 +167,15 @@ class Location:
     """Nanoseconds since 1970 when it started: of two processes, the later one counts."""
     promoted: bool = False
     """Whether it was a standby before."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {"process": self.process, "host": self.host}
+
+
+NOWHERE: Any = Location(None)  # type: ignore[arg-type]
+"""That of a role whose process is not known."""
 
 
 class Locator(Protocol):
@@ -235,22 +249,18 @@ class RolePlace:
         if self._location is not None:
             self._location.channel.close()
 
-    def located_by(self, locator: Locator | None) -> RolePlace:
-        """The same place, for a process that uses another locator."""
-        return RolePlace(self.role, self._location, locator)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return RolePlace, (self.role, self._location, self._locator)
 
 
-def located(about: Mapping[str, Any]) -> str:
-    """A `role` with its `process` and `host`, as far as they are known."""
-    place = "" if about["process"] is None else " (process {process} on {host})".format_map(about)
-    return f"{about['role']}{place}"
+def located(role: str, at: Location | None) -> str:
+    """A role with its process and host, as far as they are known."""
+    known = at is not None and at.process is not None
+    return f"{role} (process {at.process} on {at.host})" if at is not None and known else role
 
 
 def cause_of_death(
-    name: str, error: BaseException | None = None, *, request: Request | None = None
+    name: str, error: BaseException | None = None, *, request: str = ""
 ) -> LoaderDiedError:
     """The error to raise when a role is gone for good.
 
@@ -259,7 +269,7 @@ def cause_of_death(
         request: what killed several processes of the role.
     """
     how = "it ran out of memory or was killed, see its log and the system's"
-    if request is not None:
+    if request:
         how = f"{ATTEMPTS} processes died one after another that were asked {request}: {how}"
     death = LoaderDiedError(
         f"{name} of the service died; {how}. Start the service again from the state saved last"

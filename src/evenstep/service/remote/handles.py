@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from evenstep.service.messages import Message, Method, P, Reply, Request, T, WaitTimer, message
+from evenstep.service.messages import Message, Method, P, Reply, T, WaitTimer, message, request_text
 from evenstep.service.remote.channels import (
     ATTEMPTS,
+    NOWHERE,
     Answer,
     Channel,
     Location,
@@ -35,14 +36,14 @@ logger = logging.getLogger("evenstep")
 
 _MONITOR_INTERVAL = 0.5  # seconds between looks at a monitor
 
-OnWait = Callable[["RemoteHandle", Request, float], None]
+OnWait = Callable[["RemoteHandle", str, float], None]
 """Called with the role that is waited for, what it was asked, and the seconds waited."""
 
 
 def warn_of_wait(who: str) -> OnWait:
     """Logs that `who` waits, such as "rank 3"."""
 
-    def warn(waited_for: RemoteHandle, request: Request, seconds: float) -> None:
+    def warn(waited_for: RemoteHandle, request: str, seconds: float) -> None:
         logger.warning(
             "%s has waited %.0f s for %s of %s; `evenstep service status` says which roles are "
             "silent or restarting",
@@ -97,14 +98,12 @@ class RemoteHandle:
     @property
     def name(self) -> str:
         """Role, process and host, for messages."""
-        return located(self.about)
+        return located(self.role, self.place.known)
 
     @property
     def about(self) -> dict[str, Any]:
-        """JSON-able: what `located` needs."""
-        known = self.place.known
-        process, host = (None, "") if known is None else (known.process, known.host)
-        return {"role": self.role, "process": process, "host": host}
+        """JSON-able: the process that runs it."""
+        return (self.place.known or NOWHERE).about
 
     def send(self, method: Method[P, T], *args: P.args, **named: P.kwargs) -> Reply[T]:
         return RemoteReply(self, [message(method, *args, **named)], single=True)
@@ -118,7 +117,7 @@ class RemoteHandle:
 
     def located_by(self, locator: Locator | None) -> RemoteHandle:
         """A handle of the same role with another locator."""
-        return RemoteHandle(self.place.located_by(locator))
+        return RemoteHandle(RolePlace(self.role, self.place.known, locator))
 
     def __eq__(self, other: object) -> bool:
         """Whether it is a handle of the same role, of which a job has one of each name."""
@@ -142,7 +141,6 @@ class RemoteReply:
             single: whether it answers one message, and the result is the answer, not a list.
         """
         self._handle, self._messages, self._single = handle, messages, single
-        self._request = Request.of(messages[-1])
         try:
             self._location = handle.place.location()
         except RoleGoneError as error:
@@ -161,7 +159,7 @@ class RemoteReply:
             begin = time.perf_counter()
             self._answer = self._awaited()
             if timer is not None:
-                timer.add(self._request.message, time.perf_counter() - begin)
+                timer.add(self._messages[-1][0], time.perf_counter() - begin)
         answer = self._answer
         if answer.error is not None:
             raise answer.error
@@ -185,7 +183,7 @@ class RemoteReply:
         except RoleGoneError as error:
             self._raise_failure()  # which may know why
             raise cause_of_death(handle.name, error) from error
-        raise cause_of_death(handle.name, request=self._request)
+        raise cause_of_death(handle.name, request=request_text(self._messages[-1]))
 
     def _raise_failure(self) -> None:
         monitor = self._handle.monitor
@@ -230,5 +228,5 @@ class RemoteReply:
             now = time.monotonic()
             if now >= self._warn_at and handle.on_wait is not None:
                 waited = now - self._begin
-                handle.on_wait(handle, self._request, waited)
+                handle.on_wait(handle, request_text(self._messages[-1]), waited)
                 self._warn_at = now + waited

@@ -47,7 +47,46 @@ class Role(Protocol):
         ...
 
 
-class RoleHost:
+class SocketHost:
+    """Takes messages by sockets."""
+
+    _server: Server | None = None
+
+    def open_sockets(
+        self,
+        name: str,
+        *,
+        host: str | None = None,
+        keys: Keys | None = None,
+        port: int | None = None,
+    ) -> Endpoint:
+        """Takes messages by sockets from now on; see `Server`."""
+        self._server = Server(self._answering, name=name, host=host, keys=keys, port=port)
+        return self._server.endpoint
+
+    @property
+    def endpoint(self) -> Endpoint:
+        assert self._server is not None
+        return self._server.endpoint
+
+    def submit(self, messages: Sequence[Message]) -> Future[Answer]:
+        """Has messages handled, from any thread."""
+        raise NotImplementedError
+
+    def submit_frames(self, messages: Sequence[Message]) -> Future[list[Frame]]:
+        """As `submit`, encoded."""
+        return mapped(self.submit(messages), encoded)
+
+    def _answering(self, frames: list[Frame]) -> Future[list[Frame]]:
+        """See `evenstep.service.transport.server.Answering`."""
+        try:
+            messages = messages_of(frames)
+        except Exception as error:
+            return done(encoded(Answer(error=sendable(error))))
+        return self.submit_frames(messages)
+
+
+class RoleHost(SocketHost):
     """See the module docstring."""
 
     def __init__(self) -> None:
@@ -55,18 +94,13 @@ class RoleHost:
         self._role: Any = None
         self._counters_lock = threading.Lock()
         self._done: Counter[str] = Counter()
-        self._server: Server | None = None
         self._threads: RoleThreads | None = None
         self._plans: dict[int, tuple[Any, list[Frame]]] = {}
 
     # The role
 
     def make_role(
-        self,
-        make: Callable[..., Any],
-        job: Any,
-        *arguments: Any,
-        threads: int = 1,
+        self, make: Callable[..., Any], job: Any, *arguments: Any, threads: int = 1
     ) -> None:
         """Makes the role, and gives it threads.
 
@@ -79,18 +113,6 @@ class RoleHost:
         """
         self._role = make(self.timer, job, *arguments)
         self._threads = RoleThreads(threads)
-
-    def open_sockets(
-        self, name: str, *, host: str | None = None, keys: Keys | None = None
-    ) -> Endpoint:
-        """Takes messages by sockets, too; see `Server`."""
-        self._server = Server(self._answering, name=name, host=host, keys=keys)
-        return self._server.endpoint
-
-    @property
-    def endpoint(self) -> Endpoint:
-        assert self._server is not None
-        return self._server.endpoint
 
     def close(self) -> None:
         """Closes the role and its sockets. Idempotent."""
@@ -112,8 +134,6 @@ class RoleHost:
         for method, arguments, named in messages:
             try:
                 values.append(getattr(self._role, method)(*map(self._own, arguments), **named))
-            except EvenstepError as error:
-                return Answer(error=error)
             except BaseException as error:
                 return Answer(error=sendable(error))
         stages = self.timer.waited
@@ -131,6 +151,12 @@ class RoleHost:
         assert self._threads is not None
         return self._threads.submit(self.answer, messages)
 
+    def submit_frames(self, messages: Sequence[Message]) -> Future[list[Frame]]:
+        if messages[0][0] in (RoleHost.measure.__name__, RoleHost.wait_forever.__name__):
+            return super().submit_frames(messages)
+        assert self._threads is not None
+        return self._threads.submit(self._answer_frames, messages)
+
     def measure(self) -> dict[str, Any]:
         """JSON-able: what was done since the start, by message."""
         with self._counters_lock:
@@ -140,20 +166,7 @@ class RoleHost:
     def wait_forever(self) -> None:
         """Never answers: who asks hears only that the process has ended."""
 
-    # Sockets
-
-    def _answering(self, frames: list[Frame]) -> Future[list[Frame]]:
-        """See `evenstep.service.transport.server.Answering`."""
-        try:
-            messages = messages_of(frames)
-        except Exception as error:
-            return done(to_frames(Answer(error=sendable(error))))
-        if messages[0][0] in _OF_PROCESS:
-            return mapped(self.submit(messages), to_frames)
-        assert self._threads is not None
-        return self._threads.submit(self.answer_frames, messages)
-
-    def answer_frames(self, messages: Sequence[Message]) -> list[Frame]:
+    def _answer_frames(self, messages: Sequence[Message]) -> list[Frame]:
         """As `answer`, encoded; counts the bytes."""
         answer = self.answer(messages)
         method, arguments, _ = messages[0]
@@ -182,10 +195,6 @@ class RoleHost:
         return argument
 
 
-_OF_PROCESS = {RoleHost.measure.__name__, RoleHost.wait_forever.__name__}
-"""Messages that the process answers, and not its role."""
-
-
 def messages_of(frames: list[Frame]) -> list[Message]:
     """The messages that a process was sent.
 
@@ -204,6 +213,8 @@ def messages_of(frames: list[Frame]) -> list[Message]:
 
 def sendable(error: BaseException) -> EvenstepError:
     """An error for the caller, made from one that a role did not raise on purpose."""
+    if isinstance(error, EvenstepError):
+        return error
     where = traceback.extract_tb(error.__traceback__)
     place = f" was raised in {where[-1].filename}, line {where[-1].lineno}," if where else ""
     return EvenstepError(f"{described(error)}{place} in a process of the service")

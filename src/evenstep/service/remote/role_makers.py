@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from evenstep.data.parquet import DECODED
@@ -10,14 +10,12 @@ from evenstep.service.constructor.data_constructor import DataConstructor
 from evenstep.service.job.job import Job
 from evenstep.service.job.source_layout import LoaderJob, LoaderPart, SourceLayout
 from evenstep.service.messages import WaitTimer, call
-from evenstep.service.planner.loader_pool import LoaderPool
 from evenstep.service.planner.planner import Planner
 from evenstep.service.planner.store.run_store import RunPlace
 from evenstep.service.planner.stored_planner import planner_of
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.source_loader.source_loader import SourceLoader, Standby
-from evenstep.strategy.mesh import ClientPlaceTree
 
 
 def make_loader(timer: WaitTimer, job: LoaderJob, standby: Standby | None = None) -> SourceLoader:
@@ -53,19 +51,13 @@ def make_standby(jobs: Sequence[LoaderJob], *, opens: bool = True) -> Standby:
 
 
 def make_planner(
-    timer: WaitTimer,
-    job: Job,
-    layout: SourceLayout,
-    loaders: list[RemoteHandle],
-    state: Mapping[str, Any] | None,
-    seen: RunPlace | None = None,
-    store: RunPlace | None = None,
-    mesh: ClientPlaceTree | None = None,
+    timer: WaitTimer, job: Job, layout: SourceLayout, loaders: list[RemoteHandle], *given: Any
 ) -> Planner:
-    handles = [handle.using(timer=timer) for handle in loaders]
-    pool = LoaderPool(layout, handles, columns=job.columns, sources=job.sources)
-    given: dict[str, Any] = {"seen": seen, "store": store, "mesh": mesh}
-    return planner_of(job, pool, state=state, **given)
+    """
+    Args:
+        given: see `planner_of`.
+    """
+    return planner_of(job, layout, [handle.using(timer=timer) for handle in loaders], *given)
 
 
 def make_constructor(
@@ -97,16 +89,9 @@ def restart_planner(
 ) -> Planner:
     """From the job's current state."""
     job_state = call(registry, JobRegistry.job_state)
-    return make_planner(
-        timer,
-        job,
-        job_state.layout,
-        list(job_state.info.loaders),
-        job_state.planner_state,
-        seen,
-        store,
-        job_state.tree if job_state.mesh_begins else None,
-    )
+    mesh = job_state.tree if job_state.mesh_begins else None
+    given = job_state.planner_state, seen, store, mesh
+    return make_planner(timer, job, job_state.layout, list(job_state.info.loaders), *given)
 
 
 def restart_constructor(

@@ -5,22 +5,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Any
 
 from evenstep.data.pickling import pickled
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.plan.value_checks import check_at_least
-from evenstep.processes import module_command
 from evenstep.service.job.job import Job
+from evenstep.service.remote.child_process import ChildProcess
 from evenstep.service.sizing.source_measuring import Measuring
 from evenstep.strategy.loaders import SourceProfile
 
@@ -72,47 +64,23 @@ def profile(job: Job, *, samples: int = 64, seconds: float = 5.0) -> JobProfile:
     counted = tuple(map(job.columns.index, job.measures.counted))
     measuring = Measuring(job.measure, counted, job.seed, samples, seconds)
     sent = pickled("what is measured of the job", (tuple(job.sources), measuring))
-    paths = [os.path.abspath(path) for path in sys.path]
-    answers, its_end = multiprocessing.Pipe()
-    process = subprocess.Popen(
-        module_command(_MODULE, str(its_end.fileno())),
-        stdin=subprocess.DEVNULL,
-        pass_fds=[its_end.fileno()],
-        env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)},
-    )
-    its_end.close()
-    limit = _PATIENCE + 4 * seconds
+    limit, source = _PATIENCE + 4 * seconds, "the first source"
+    process = ChildProcess(_MODULE, sent, **_ONE_THREAD)
+    measured: dict[str, SourceProfile] = {}
     try:
-        with suppress(BrokenPipeError):  # `_answer` says why
-            answers.send_bytes(pickle.dumps((sent, paths)))
-        process_bytes = _answer(answers, "the first source", limit)
-        measured = {each.name: _answer(answers, each.name, limit) for each in job.sources}
-    finally:
-        process.kill()
-        process.wait()
-        answers.close()
-    return JobProfile(process_bytes=process_bytes, sources=measured)
-
-
-def _answer(answers: Connection, source: str, limit: float) -> Any:
-    """
-    Raises:
-        Exception: what the measuring process raised.
-        ConfigurationError: it took too long, or died.
-    """
-    if not answers.poll(limit):
+        process_bytes = process.answer(limit)
+        for source in job.names:
+            measured[source] = process.answer(limit)
+    except TimeoutError as error:
         raise ConfigurationError(
             f"source {source!r} could not be measured within {limit:g} s: opening it, reading it "
             "or its transform hangs, or takes that long for one sample"
-        )
-    try:
-        answer = pickle.loads(answers.recv_bytes())
-    except (EOFError, OSError) as error:
+        ) from error
+    except EOFError as error:
         raise ConfigurationError(
             f"the process that measured source {source!r} died; its reader or its transform ends "
-            "the process, or takes more memory than there is: see what it has written to standard "
-            "error"
+            "it, or takes more memory than there is: see what is in standard error"
         ) from error
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    finally:
+        process.kill()
+    return JobProfile(process_bytes=process_bytes, sources=measured)

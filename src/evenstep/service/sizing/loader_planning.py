@@ -68,14 +68,12 @@ def plan_loaders(
     draws = telling_rows(draws_at(job, weights, profiles, _steps(weights)))
     cores = float(len(os.sched_getaffinity(0))) if cores is None else cores
     half_of_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    limits = LoaderLimits(
+    limits = _limits(
+        *(job, known),
         step_seconds=1.0 if step_seconds is None else step_seconds,
         memory=half_of_memory if memory is None else memory,
         workers=workers,
         cores=cores,
-        process_bytes=known.process_bytes,
-        buffer_bytes=job.memory.buffer_bytes,
-        staged_steps=job.memory.prefetch + 2,
     )
     if step_seconds is not None:
         return packed(LoadModel(profiles, draws, limits))
@@ -86,6 +84,15 @@ def plan_loaders(
         if longer <= 1 + 1e-6:
             return layout
         seconds *= max(longer if layout.cores > cores else 1.0, _SLOWER)
+
+
+def _limits(job: Job, profile: JobProfile, **given: Any) -> LoaderLimits:
+    return LoaderLimits(
+        process_bytes=profile.process_bytes,
+        buffer_bytes=job.memory.buffer_bytes,
+        staged_steps=job.memory.prefetch + 2,
+        **given,
+    )
 
 
 def schedule_of(job: Job, given: Any) -> Schedule:
@@ -165,23 +172,13 @@ class LoaderScaling:
         self._schedule = schedule_of(job, schedule)
         self.workers = workers
         self._job, self._profiles = job, profile.of(job.names)
-        self._model = LoadModel(
-            self._profiles,
-            self._draws([0]),
-            LoaderLimits(
-                step_seconds=step_seconds,
-                memory=memory,
-                workers=workers,
-                process_bytes=profile.process_bytes,
-                buffer_bytes=job.memory.buffer_bytes,
-                staged_steps=job.memory.prefetch + 2,
-            ),
-        )
+        self._seen = self._draws([0])
+        """[looks, sources] what the last looks saw, where weights follow the training."""
+        needs = {"step_seconds": step_seconds, "memory": memory, "workers": workers}
+        self._model = LoadModel(self._profiles, self._seen, _limits(job, profile, **needs))
         self.layout: LoaderLayout = packed(self._model)
         """The layout of the first step."""
         self._groups = groups_of_layout(self.layout)
-        self._seen = self._draws([0])
-        """[looks, sources] what the last looks saw, where weights follow the training."""
 
     def wanted(
         self, step: int, weights: Mapping[str, float], *, by_hand: bool = False
@@ -205,13 +202,8 @@ class LoaderScaling:
             draws, now = self._seen, len(self._seen) - 1
         needs = group_needs(self._model.at(draws), self._groups, limits)
         loaders, workers = needs.loaders.max(axis=0), needs.workers.max(axis=0)
-        short: list[bool] = np.any(needs.short[now:], axis=0).tolist()
-        names = [
-            share.source
-            for each, is_short in zip(self.layout.loaders, short)
-            for share in each.shares
-            if is_short
-        ]
+        short = np.flatnonzero(np.any(needs.short[now:], axis=0)).tolist()
+        names = (share.source for n in short for share in self.layout.loaders[n].shares)
         layout = SourceLayout.scaled(self.layout, loaders.tolist(), workers.tolist())
         return WantedLoaders(layout, tuple(dict.fromkeys(names)))
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import sys
 from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import Any
 
 from evenstep.data.reader_kinds import open_reader
 from evenstep.data.source import Source
-from evenstep.errors import EvenstepError
 from evenstep.processes import end_with_parent
-from evenstep.service.remote.role_host import sendable, unpickled_job
+from evenstep.service.remote.child_process import connection_to_parent, tell
+from evenstep.service.remote.role_host import unpickled_job
 from evenstep.service.sizing.source_measuring import Measuring, held_bytes, measured, warm_up
 from evenstep.service.source_loader.source_loader import SourceLoader
 
@@ -29,14 +27,13 @@ ROLE = SourceLoader
 
 
 def main() -> None:
-    answers = Connection(int(sys.argv[1]))
-    os.dup2(2, 1)
+    answers = connection_to_parent()
     try:
         sent, paths = pickle.loads(answers.recv_bytes())
         sources, measuring = unpickled_job(sent, paths)
         for kind in {source.kind for source in sources} - {"dataset"}:
             import_module(f"evenstep.data.{kind}")
-        _tell(answers, held_bytes())
+        tell(answers, held_bytes())
         for source in sources:
             child = _FORK.Process(target=_measure, args=(answers, source, measuring))
             child.start()
@@ -44,7 +41,7 @@ def main() -> None:
             if child.exitcode:
                 break  # the parent reads that this process ends
     except Exception as error:
-        _tell(answers, error)
+        tell(answers, error)
     os._exit(0)
 
 
@@ -55,16 +52,10 @@ def _measure(answers: Connection, source: Source, measuring: Measuring) -> None:
         before = held_bytes()
         with open_reader(source, seed=measuring.seed) as reader:
             reader.fingerprint  # noqa: B018  as a loader is asked for it
-            _tell(answers, measured(reader, measuring, before))
+            tell(answers, measured(reader, measuring, before))
     except BaseException as error:
-        _tell(answers, error)
+        tell(answers, error)
     os._exit(0)
-
-
-def _tell(answers: Connection, value: Any) -> None:
-    if isinstance(value, BaseException):
-        value = value if isinstance(value, EvenstepError) else sendable(value)
-    answers.send_bytes(pickle.dumps(value))
 
 
 if __name__ == "__main__":

@@ -157,9 +157,7 @@ def _read(reader: SourceReader, asked: Measuring) -> tuple[list[StoredSample], l
 
 
 def _seconds_of_read(reader: SourceReader, reads: list[float]) -> float:
-    if len(reads) == 1:
-        return reads[0]
-    steady = float(np.mean(reads[1:]))
+    steady = float(np.mean(reads[1:] or reads))
     rows = _rows_of_first_shard(reader)
     return steady + (max(reads[0] - steady, 0.0) / rows if rows else 0.0)
 

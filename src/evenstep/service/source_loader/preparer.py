@@ -280,8 +280,7 @@ def _prepare_in_worker(source: str, items: bytes) -> bytes:
     if isinstance(_setup, Exception):
         raise ConfigurationError(
             f"source {source!r} cannot be read in a worker process ({type(_setup).__name__}: "
-            f"{_setup}); define its functions in a module that can be imported there, or choose "
-            "workers=0"
+            f"{_setup}); define its functions in a module to import, or choose workers=0"
         ) from _setup
     sources, measure = _setup
     outcome = _prepare(sources[source], measure, pickle.loads(items))

@@ -69,12 +69,10 @@ class PassedOver:
         """Bytes of all."""
 
     def add(self, prepared: Prepared) -> None:
-        position = prepared.row[0]
-        self.pop(position)
-        if prepared.bad:
-            return
-        self.held[position] = prepared
-        self.size += prepared.size
+        self.pop(prepared.row[0])
+        if not prepared.bad:
+            self.held[prepared.row[0]] = prepared
+            self.size += prepared.size
 
     def pop(self, position: int) -> Prepared | None:
         prepared = self.held.pop(position, None)

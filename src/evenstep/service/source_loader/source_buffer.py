@@ -140,7 +140,9 @@ class SourceBuffer:
             window.end,
             over=window.over,
             failure=None if window.outage and end <= window.end else window.failure,
-            bad=tuple(map(_failure_of, self._bad(held))),
+            bad=tuple(
+                PrepareFailure(each.row[0], each.sample, *each.row[1:3]) for each in _bad(held)
+            ),
             units=units,
         )
 
@@ -188,12 +190,9 @@ class SourceBuffer:
         return max(room, min(round(self._taken), self._limit) - ahead, 0)
 
     def _has_too_many_bad(self) -> bool:
-        held = self._bad(self._window.held)
-        bad = {each.row[1:3] for each in held if not isinstance(each.sample, TooLongError)}
+        found = _bad(self._window.held)
+        bad = {each.row[1:3] for each in found if not isinstance(each.sample, TooLongError)}
         return len(bad) > self.reader.source.bad_samples
-
-    def _bad(self, held: Sequence[Prepared]) -> Sequence[Prepared]:
-        return [each for each in held if each.bad]
 
     def _extend(self, count: int, seconds: float | None = None) -> int:
         """Extends the window by `count` positions, or without workers by those that can be prepared
@@ -282,8 +281,7 @@ class SourceBuffer:
                     passed.add(prepared)
             if len(picked) < len(wanted):
                 picked.update((p.row[0], p) for p in map(passed.pop, positions) if p is not None)
-            most = max(self._budget.share(self), _PASSED_PLANS * self._taken * self._size)
-            passed.limit(most)
+            passed.limit(max(self._budget.share(self), _PASSED_PLANS * self._taken * self._size))
         return picked
 
 
@@ -301,6 +299,5 @@ def _in_columns(
     return np.array(rows, np.int64).reshape(-1, 3 + columns), units
 
 
-def _failure_of(bad: Prepared) -> PrepareFailure:
-    position, shard, index = bad.row[:3]
-    return PrepareFailure(position, bad.sample, shard, index)
+def _bad(held: Sequence[Prepared]) -> Sequence[Prepared]:
+    return [each for each in held if each.bad]

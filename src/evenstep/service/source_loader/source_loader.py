@@ -24,7 +24,7 @@ from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.job.source_layout import LoaderJob, StageKey
 from evenstep.service.source_loader.buffer_filler import BufferFiller
-from evenstep.service.source_loader.preparer import Preparer, sample_bytes
+from evenstep.service.source_loader.preparer import Prepared, Preparer, sample_bytes
 from evenstep.service.source_loader.sample_window import BufferBudget
 from evenstep.service.source_loader.source_buffer import Ahead, SourceBuffer
 from evenstep.service.source_loader.staged_steps import STEPS_KEPT, Fetched, StagedStep
@@ -65,11 +65,10 @@ class Standby:
 
     def take(self, sources: Sequence[Source]) -> dict[str, SourceReader]:
         """The readers of these sources, as far as they are open. Closes all others."""
-        names = {source.name for source in sources}
-        for name, reader in self._readers.items():
-            if name not in names:
-                reader.close()
-        return {name: reader for name, reader in self._readers.items() if name in names}
+        taken = {s.name: self._readers.pop(s.name) for s in sources if s.name in self._readers}
+        for reader in self._readers.values():
+            reader.close()
+        return taken
 
 
 def _memory() -> int:
@@ -164,18 +163,15 @@ class SourceLoader:
         samples = task.samples if len(rows) == len(task.rows) else task.samples[rows]
         positions, sources = samples.position.tolist(), samples.source.tolist()
         lengths = list(zip(*map(samples.measured, self._columns)))
-        taken: list[Any] = []
+        taken: list[Prepared] = []
         drawn: list[SourceBuffer] = []
         for source, run in groupby(sources):  # a task is ordered by source and position
-            buffer = self._buffer(samples.sources[source])
-            begin = len(taken)
-            end = begin + sum(1 for _ in run)
-            found = buffer.take(positions[begin:end], lengths[begin:end])
-            taken += [prepared.sample for prepared in found]
-            step.size += sum(prepared.size for prepared in found)
-            drawn.append(buffer)
+            drawn.append(self._buffer(samples.sources[source]))
+            own = slice(len(taken), len(taken) + sum(1 for _ in run))
+            taken += drawn[-1].take(positions[own], lengths[own])
+        step.size += sum(prepared.size for prepared in taken)
         self._filler.add(drawn)
-        return taken
+        return [prepared.sample for prepared in taken]
 
     def _step(self, number: int) -> StagedStep:
         with self._lock:
@@ -203,8 +199,7 @@ class SourceLoader:
     def release(self, step: int, keys: Sequence[StageKey]) -> None:
         """Drops samples that every client has received."""
         with self._lock:
-            if step in self._staged:
-                staged = self._staged[step]
+            if (staged := self._staged.get(step)) is not None:
                 for key in keys:
                     staged.buckets.pop(key, None)
                 if not staged.buckets:

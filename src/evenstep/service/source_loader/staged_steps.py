@@ -12,7 +12,7 @@ message whatever its size, so a step of small samples takes a third of the time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -77,52 +77,31 @@ class StagedStep:
             take: gives the samples of some rows of the task, ascending.
         """
         numbers = task.rows.tolist()  # rows of the plan
-        names = [None, *task.subplans, *task.images]
-        columns: dict[str | None, list[int]] = {n: task.buckets(n).tolist() for n in names}
-        rows_of: dict[str | None, list[int]] = {n: i.row.tolist() for n, i in task.images.items()}
-        wanted = self._missing(columns, keys)
-        needed = {
-            row
-            for (name, _), each in wanted.items()
-            for row in ([rows_of[name][image] for image in each] if name in rows_of else each)
+        found: dict[StageKey, list[tuple[int, int, int | None]]] = {}
+        for name, part in task.parts.items():
+            for row, planned, image, bucket in part.entries():
+                found.setdefault((name, bucket), []).append((row, planned, image))
+        wanted = {
+            key: entries
+            for key, entries in found.items()
+            if key not in self.buckets and (keys is None or key in keys)
         }
+        needed = {row for entries in wanted.values() for row, *_ in entries}
         rows = sorted(row for row in needed if numbers[row] not in self._samples)
         if rows:
             self._samples.update(zip([numbers[row] for row in rows], take(rows)))
-        for (name, bucket), each in wanted.items():
-            of_images = None if name is None else task.images.get(name)
-            if of_images is None:
-                of_plan = [numbers[row] for row in each]
-                samples = [self._samples[number] for number in of_plan]
-            else:
-                of_plan = of_images.image[each].tolist()
-                found = zip(of_images.row[each].tolist(), of_images.number[each].tolist())
-                samples = [nth_image(self._samples[numbers[row]], k) for row, k in found]
-            self.buckets[name, bucket] = Fetched(np.array(of_plan, np.int64), samples)
+        for key, entries in wanted.items():
+            samples = [
+                whole if image is None else nth_image(whole, image)
+                for row, _, image in entries
+                for whole in [self._samples[numbers[row]]]
+            ]
+            of_plan = np.array([planned for _, planned, _ in entries], np.int64)
+            self.buckets[key] = Fetched(of_plan, samples)
         self._seen.update(wanted)
-        waiting: set[int] = set()  # rows that other buckets still need
-        for name, buckets in columns.items():
-            rows_of_images = rows_of.get(name)
-            own = ((row, buckets[row]) for row in needed)
-            pairs = own if rows_of_images is None else zip(rows_of_images, buckets)
-            waiting.update(r for r, b in pairs if b >= 0 and (name, b) not in self._seen)
-        for row in needed - waiting:
+        left = (entries for key, entries in found.items() if key not in self._seen)
+        for row in needed - {row for entries in left for row, *_ in entries}:
             self._samples.pop(numbers[row], None)
-
-    def _missing(
-        self, columns: Mapping[str | None, list[int]], keys: Sequence[StageKey] | None
-    ) -> dict[StageKey, list[int]]:
-        """The rows, or images, of each bucket that is wanted and not ready."""
-        found: dict[StageKey, list[int]] = {}
-        for name, buckets in columns.items():
-            for row, bucket in enumerate(buckets):
-                if bucket >= 0:
-                    found.setdefault((name, bucket), []).append(row)
-        return {
-            key: rows
-            for key, rows in found.items()
-            if key not in self.buckets and (keys is None or key in keys)
-        }
 
 
 class JoinedArrays(NamedTuple):

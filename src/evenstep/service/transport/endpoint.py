@@ -180,12 +180,9 @@ class NameLock:
 
 
 def write_endpoint(path: Path, endpoint: Endpoint) -> None:
-    plain = asdict(endpoint)
-    if endpoint.keys is not None:
-        plain["keys"] = {name: key.decode() for name, key in plain["keys"].items()}
     own = Path(f"{path}.{os.getpid()}")
     own.touch(mode=0o600)
-    own.write_text(json.dumps(plain) + "\n")
+    own.write_text(json.dumps(asdict(endpoint), default=bytes.decode) + "\n")
     own.replace(path)
 
 

@@ -23,7 +23,7 @@ from evenstep.arrays import Int64Array
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import Costs, largest_first, sums, whole_costs
 from evenstep.strategy.assignment import Assignment
-from evenstep.strategy.balance.micro_batches import by_bucket_first, by_method, in_order
+from evenstep.strategy.balance.micro_batches import Bins, by_bucket_first, by_method, in_order
 
 LEVELS = ("inter", "intra", "both")
 
@@ -42,30 +42,25 @@ class Balancing:
     """Tokens of each micro-batch; None takes the job's."""
 
 
-def assign(
-    costs: Costs,
-    tokens: Int64Array,
-    buckets: int,
-    balancing: Balancing,
-    *,
-    micro_batches: int,
-    max_tokens: int | None,
-) -> Assignment:
+def assign(costs: Costs, tokens: Int64Array, bins: Bins, balancing: Balancing) -> Assignment:
     """Forms micro-batches and deals them to buckets.
 
     Args:
         costs: [samples] in the order drawn.
-        tokens: [samples] from 1 to `max_tokens`.
-        buckets: number of buckets.
+        tokens: [samples] from 1 to the cap.
         balancing: the methods.
-        micro_batches: number of micro-batches of each bucket.
-        max_tokens: tokens that a micro-batch holds.
 
     Returns:
         An assignment in which samples that found no room have no bucket.
     """
-    bins = _bins(costs, tokens, buckets, balancing, micro_batches, max_tokens)
-    return _ordered(bins, costs if balancing.intra else None, buckets, micro_batches)
+    bin_of = _bins(costs, tokens, bins, balancing)
+    by = costs if balancing.intra else None
+    return _ordered(bin_of, by, bins.buckets, bins.micro_batches)
+
+
+def _in_turn(numbers: Int64Array, buckets: int, micro_batches: int) -> Int64Array:
+    """Micro-batches that are dealt to the buckets in turn, numbered bucket after bucket."""
+    return (numbers % buckets) * micro_batches + numbers // buckets
 
 
 def arrival(rows: Int64Array, samples: int, buckets: int, micro_batches: int) -> Assignment:
@@ -78,40 +73,36 @@ def arrival(rows: Int64Array, samples: int, buckets: int, micro_batches: int) ->
         samples: number of samples of the plan.
     """
     bins = np.full(samples, -1, np.int64)
-    turn = np.arange(len(rows)) * (buckets * micro_batches) // max(len(rows), 1)
-    bins[rows] = (turn % buckets) * micro_batches + turn // buckets
+    formed = np.arange(len(rows)) * (buckets * micro_batches) // max(len(rows), 1)
+    bins[rows] = _in_turn(formed, buckets, micro_batches)
     return _ordered(bins, None, buckets, micro_batches)
 
 
-def _bins(
-    costs: Costs,
-    tokens: Int64Array,
-    buckets: int,
-    balancing: Balancing,
-    micro_batches: int,
-    max_tokens: int | None,
-) -> Int64Array:
+def _bins(costs: Costs, tokens: Int64Array, bins: Bins, balancing: Balancing) -> Int64Array:
     """[samples] the micro-batch of each, numbered bucket after bucket; -1 for none."""
-    total = buckets * micro_batches
-    if total == 1 and tokens.sum() <= (max_tokens or np.inf):
+    total, cap = len(bins), bins.cap
+    if total == 1 and tokens.sum() <= (cap or np.inf):
         return np.zeros(len(tokens), np.int64)  # there is nothing to decide
-    formed: Int64Array | None = None
-    if balancing.together and balancing.intra is not None:
-        formed = by_bucket_first(balancing.intra, costs, tokens, buckets, micro_batches, max_tokens)
-    if formed is not None:
-        return _costliest_first(formed, costs, np.arange(total) // micro_batches)
-    if balancing.intra is None:
-        formed = in_order(tokens, total, max_tokens)
+    intra, inter = balancing.intra, balancing.inter
+    if balancing.together and intra is not None:
+        both = by_bucket_first(intra, costs, tokens, bins)
+        if both is not None:
+            return _costliest_first(both, costs, np.arange(total) // bins.micro_batches)
+    if intra is None:
+        formed = in_order(tokens, total, cap)
     else:
-        formed = by_method(balancing.intra, costs, tokens, total, max_tokens)
-    if balancing.inter is None:
-        turn = np.arange(total)
-        number = (turn % buckets) * micro_batches + turn // buckets
-    else:
-        placed = formed >= 0
-        loads: Costs = sums(costs[placed], formed[placed], total)
-        return _costliest_first(formed, costs, deal(balancing.inter, loads, buckets))
-    return np.where(formed < 0, -1, number[formed])
+        formed = by_method(intra, costs, tokens, total, cap)
+    if inter is None:
+        return np.where(formed < 0, -1, _in_turn(formed, bins.buckets, bins.micro_batches))
+    loads = _loads(formed, costs, total)
+    return _costliest_first(formed, costs, deal(inter, loads, bins.buckets))
+
+
+def _loads(formed: Int64Array, costs: Costs, micro_batches: int) -> Costs:
+    """[micro_batches] cost of each."""
+    placed = formed >= 0
+    loads: Costs = sums(costs[placed], formed[placed], micro_batches)
+    return loads
 
 
 def _costliest_first(formed: Int64Array, costs: Costs, bucket_of: Int64Array) -> Int64Array:
@@ -122,13 +113,11 @@ def _costliest_first(formed: Int64Array, costs: Costs, bucket_of: Int64Array) ->
         costs: [samples] of each.
         bucket_of: [micro_batches] the bucket of each.
     """
-    placed = formed >= 0
-    loads: Costs = sums(costs[placed], formed[placed], len(bucket_of))
-    order = largest_first(loads)
+    order = largest_first(_loads(formed, costs, len(bucket_of)))
     order = order[bucket_of[order].argsort(kind="stable")]
     number = np.empty(len(bucket_of), np.int64)
     number[order] = np.arange(len(bucket_of))
-    return np.where(placed, number[formed], -1)
+    return np.where(formed < 0, -1, number[formed])
 
 
 def _ordered(bins: Int64Array, costs: Costs | None, buckets: int, micro_batches: int) -> Assignment:
@@ -139,20 +128,13 @@ def _ordered(bins: Int64Array, costs: Costs | None, buckets: int, micro_batches:
     if costs is not None:
         rank = np.empty(count, np.int64)
         rank[largest_first(costs)] = np.arange(count)
-    rows = ((bins << 32) + rank).argsort()[
-        count - placed :
-    ]  # [placed] micro-batch after micro-batch
+    # [placed] micro-batch after micro-batch
+    rows = ((bins << 32) + rank).argsort()[count - placed :]
     starts = np.append(0, np.bincount(bins[rows], minlength=buckets * micro_batches).cumsum())
-    order = np.full(count, -1, np.int64)
-    order[rows] = np.arange(placed) - starts[bins[rows]]
-    nowhere = bins < 0
-    return Assignment.of(
-        np.where(nowhere, -1, bins // micro_batches),
-        np.where(nowhere, -1, bins % micro_batches),
-        order,
-        buckets=buckets,
-        micro_batches=micro_batches,
-    )
+    columns = np.full((3, count), -1, np.int64)
+    columns[:2, rows] = np.divmod(bins[rows], micro_batches)
+    columns[2, rows] = np.arange(placed) - starts[bins[rows]]
+    return Assignment.of(*columns, buckets=buckets, micro_batches=micro_batches)
 
 
 def deal(method: str, costs: Costs, buckets: int) -> Int64Array:

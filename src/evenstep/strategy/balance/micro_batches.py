@@ -19,6 +19,8 @@ there to the least loaded that has room. So the rest of that bucket is light.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -30,12 +32,22 @@ from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
 from evenstep.strategy.balance.methods import bins_by
 
 
+@dataclass(frozen=True)
+class Bins:
+    """Micro-batches to make."""
+
+    buckets: int
+    micro_batches: int
+    """Of each bucket."""
+    cap: int | None
+    """Tokens that one holds; None for no limit."""
+
+    def __len__(self) -> int:
+        return self.buckets * self.micro_batches
+
+
 def by_method(
-    method: str,
-    costs: Costs,
-    tokens: Int64Array,
-    bins: int,
-    cap: int | None,
+    method: str, costs: Costs, tokens: Int64Array, bins: int, cap: int | None
 ) -> Int64Array:
     """Bins by a balancing method.
 
@@ -85,9 +97,7 @@ def _placed(
     """`by_method` before empty bins are filled, for samples with no more tokens than all bins."""
     if cap is None or method != "greedy":
         bin_of = bins_by(method, costs, bins)
-        if cap is None or not len(tokens):
-            return bin_of
-        if sums(tokens, bin_of, bins).max() <= cap:
+        if cap is None or not len(tokens) or sums(tokens, bin_of, bins).max() <= cap:
             return bin_of
     capped = place(whole_costs(costs), bins, tokens=tokens, cap=cap)
     if capped is not None:
@@ -140,23 +150,13 @@ _FINE = 256
 """How many samples have room is determined to one part in this many of them."""
 
 
-def by_bucket_first(
-    method: str,
-    costs: Costs,
-    tokens: Int64Array,
-    buckets: int,
-    micro_batches: int,
-    cap: int | None,
-) -> Int64Array | None:
+def by_bucket_first(method: str, costs: Costs, tokens: Int64Array, bins: Bins) -> Int64Array | None:
     """Places samples in micro-batches, buckets first.
 
     Args:
         method: see `evenstep.strategy.balance.methods`; `karmarkar_karp` divides all samples
             among buckets, and then those of each bucket among its micro-batches.
         costs, tokens: [samples] of each, in the order drawn.
-        buckets: number of buckets.
-        micro_batches: number of micro-batches of each bucket.
-        cap: tokens that a micro-batch holds; None for no limit.
 
     Returns:
         [samples] the micro-batch of each, numbered bucket after bucket, none of them empty if there
@@ -164,32 +164,26 @@ def by_bucket_first(
         samples can have room, those drawn first that `greedy` finds room for, and -1 for the
         others. None where all may have room, but not this way.
     """
-    bins = buckets * micro_batches
-    within = count_within(tokens, bins, cap)
+    cap, total = bins.cap, len(bins)
+    within = count_within(tokens, total, cap)
 
     def greedy(count: int) -> Int64Array | None:
-        return place(
-            whole_costs(costs[:count]),
-            bins,
-            tokens=tokens[:count],
-            cap=cap,
-            per_group=micro_batches,
-            reopen=None,
-        )
+        limits: dict[str, Any] = {"cap": cap, "per_group": bins.micro_batches, "reopen": None}
+        return place(whole_costs(costs[:count]), total, tokens=tokens[:count], **limits)
 
     if within == len(tokens):
         if method != "greedy":
-            bin_of = _by_differencing(costs, tokens, buckets, micro_batches, cap)
+            bin_of = _by_differencing(costs, tokens, bins)
             if bin_of is not None:
                 return bin_of
         bin_of = greedy(within)
         if bin_of is not None:
-            return fill_empty(bin_of, costs, bins)
+            return fill_empty(bin_of, costs, total)
         assert cap is not None
-        if bins_needed(tokens, cap) <= bins:
+        if bins_needed(tokens, cap) <= total:
             return None
-    found = _for_most_samples(greedy, min(bins, within), within)
-    filled = fill_empty(found, costs[: len(found)], bins)
+    found = _for_most_samples(greedy, min(total, within), within)
+    filled = fill_empty(found, costs[: len(found)], total)
     return np.append(filled, np.full(len(tokens) - len(found), -1, np.int64))
 
 
@@ -215,25 +209,19 @@ def _for_most_samples(
     return best
 
 
-def _by_differencing(
-    costs: Costs,
-    tokens: Int64Array,
-    buckets: int,
-    micro_batches: int,
-    cap: int | None,
-) -> Int64Array | None:
+def _by_differencing(costs: Costs, tokens: Int64Array, bins: Bins) -> Int64Array | None:
     """By `karmarkar_karp`, all samples among buckets, then those of each bucket among its
     micro-batches; None where one exceeds the cap."""
-    bins = buckets * micro_batches
-    bucket_of = bins_by("karmarkar_karp", costs, buckets)
+    bucket_of = bins_by("karmarkar_karp", costs, bins.buckets)
     order = bucket_of.argsort(kind="stable")  # [samples] bucket after bucket
-    ends = np.bincount(bucket_of, minlength=buckets).cumsum()  # [buckets] in `order`
-    bin_of = bucket_of * micro_batches
+    ends = np.bincount(bucket_of, minlength=bins.buckets).cumsum()  # [buckets] in `order`
+    bin_of = bucket_of * bins.micro_batches
     # All buckets at once, as there may be hundreds.
     whole = whole_by_group(costs[order], ends)
     costliest = largest_first(whole)
     costliest = costliest[bucket_of[order][costliest].argsort(kind="stable")]
-    bin_of[order] += karmarkar_karp(whole, micro_batches, costliest, ends=ends)
-    bin_of = fill_empty(bin_of, costs, bins)
-    over = cap is not None and len(tokens) and sums(tokens, bin_of, bins).max() > cap
+    bin_of[order] += karmarkar_karp(whole, bins.micro_batches, costliest, ends=ends)
+    bin_of = fill_empty(bin_of, costs, len(bins))
+    cap = bins.cap
+    over = cap is not None and len(tokens) and sums(tokens, bin_of, len(bins)).max() > cap
     return None if over else bin_of

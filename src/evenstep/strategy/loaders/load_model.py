@@ -11,7 +11,6 @@ Demand is how many samples steps to come draw of each source.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,12 +31,11 @@ def weights_ahead(schedule: Schedule, sources: Sequence[str], steps: Iterable[in
         ConfigurationError: weights that `Mixer` refuses, too.
     """
     rows = []
-    known = Past()
     for step in steps:
-        weights = check_weights(schedule.weights(step, known), f"weights of step {step:,}")
+        weights = check_weights(schedule.weights(step, Past()), f"weights of step {step:,}")
         check_names(weights, sources, f"weights of step {step:,}")
         rows.append(in_order(weights, sources))
-    return np.array(rows, np.float64).reshape(len(rows), len(sources))
+    return np.array(rows, np.float64).reshape(-1, len(sources))
 
 
 def draws_of(
@@ -117,7 +115,8 @@ class SourceProfile:
 MOST_PARTS = 64
 """Loaders that share a source, at most."""
 _STEPS_AHEAD = 2  # of which samples are prepared ahead, at least
-_ROUNDING = 1 + 1e-9
+ROUNDING = 1 + 1e-9
+"""Within which limits are kept to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,12 +242,12 @@ class LoadModel:
         Args:
             vectors: [loaders, 3 + 3 * times] sums over the parts that each has.
         """
-        limits, cap = self.limits, self.limits.seconds * _ROUNDING
+        limits, cap = self.limits, self.limits.seconds * ROUNDING
         held, transforms, buffers = vectors[:, :3].T
         own, handover, prepare = _by_time(vectors)
         alone = (own + prepare).max(axis=1)
         memory = self.process_bytes + held + transforms + buffers
-        room = limits.memory * _ROUNDING
+        room = limits.memory * ROUNDING
         fits = (alone <= cap) & (memory <= room)
         workers = np.zeros(len(vectors), np.int64)
         seconds, total = alone, memory
@@ -292,13 +291,9 @@ def _by_time(vectors: Float64Array) -> Float64Array:
 def _transform_bytes(profiles: Sequence[SourceProfile]) -> tuple[Float64Array, int]:
     """[sources] memory of transforms that no other source has; and of all others, which are taken
     to be in every process, each once."""
-    uses = Counter(profile.transform for profile in profiles if profile.transform)
-    shared: dict[str, int] = {}
-    own = np.zeros(len(profiles))
-    for number, profile in enumerate(profiles):
-        if uses[profile.transform] > 1:
-            most = shared.get(profile.transform, 0)
-            shared[profile.transform] = max(most, profile.transform_bytes)
-        else:
-            own[number] = profile.transform_bytes
-    return own, sum(shared.values())
+    uses: dict[str, list[int]] = {}
+    for profile in profiles:
+        uses.setdefault(profile.transform, []).append(profile.transform_bytes)
+    shared = {text: max(sizes) for text, sizes in uses.items() if text and len(sizes) > 1}
+    own = [0 if each.transform in shared else each.transform_bytes for each in profiles]
+    return np.array(own, np.float64), sum(shared.values())

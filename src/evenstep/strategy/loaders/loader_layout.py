@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.strategy.loaders.load_model import LoadModel, Piece
+from evenstep.strategy.loaders.load_model import ROUNDING, LoaderLimits, LoadModel, Piece
 
 STRIPE = 16
 """Consecutive positions in a stripe."""
@@ -54,7 +55,7 @@ class PlannedLoader:
     """Of its busiest process for a step, in the step that takes longest."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Shortage:
     """A limit that cannot be kept."""
 
@@ -83,33 +84,29 @@ class LoaderLayout:
         Args:
             groups: [loaders] what each has. All parts of a source, each once.
         """
-        limits = model.limits
-        filled = [list(group) for group in groups if group]
+        limits, most = model.limits, model.draws.max(axis=0).tolist()  # [sources]
+        filled = [sorted(group) for group in groups if group]
         vectors = np.array([model.vectors(group).sum(axis=0) for group in filled])
         needs = model.needs(vectors)
-        given = [0] * len(model.sources)  # [sources] parts that have an owner
+        given = Counter[int]()  # by source, parts that have an owner
         loaders = []
-        for number, group in enumerate(filled):
+        for group, workers, seconds, memory, needed in zip(
+            filled, *(each.tolist() for each in needs[:3]), vectors[:, 2].tolist()
+        ):
             shares = []
-            for source, parts in sorted(group):
-                part, given[source] = given[source], given[source] + 1
-                shares.append(
-                    SourceStripe(
-                        source=model.sources[source],
-                        part=part,
-                        parts=parts,
-                        stripe=_stripe(float(model.draws[:, source].max()), parts),
-                    )
-                )
-            memory, needed = float(needs.memory[number]), float(vectors[number, 2])
-            room = min(limits.memory - memory + needed, float(limits.buffer_bytes))
+            for source, parts in group:
+                name, stripe = model.sources[source], _stripe(most[source], parts)
+                share = SourceStripe(source=name, part=given[source], parts=parts, stripe=stripe)
+                shares.append(share)
+                given[source] += 1
+            room = min(limits.memory - memory + needed, limits.buffer_bytes)
             loaders.append(
                 PlannedLoader(
                     shares=tuple(shares),
-                    workers=int(needs.workers[number]),
+                    workers=workers,
                     buffer_bytes=max(int(max(room, needed)), 1),
                     memory=int(memory),
-                    seconds=float(needs.seconds[number]),
+                    seconds=seconds,
                 )
             )
         layout = cls(
@@ -118,7 +115,7 @@ class LoaderLayout:
             step_seconds=limits.step_seconds,
             cores=model.cores(vectors, needs.workers),
         )
-        return cls(**{**vars(layout), "shortages": tuple(_shortages(model, layout))})
+        return replace(layout, shortages=tuple(_shortages(limits, layout)))
 
     @property
     def workers(self) -> int:
@@ -137,19 +134,8 @@ class LoaderLayout:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
-        return {
-            "step_seconds": self.step_seconds,
-            "seconds": self.seconds,
-            "cores": self.cores,
-            "workers": self.workers,
-            "memory": self.memory,
-            "loaders": [
-                {**asdict(loader), "shares": [asdict(share) for share in loader.shares]}
-                for loader in self.loaders
-            ],
-            "shortages": [asdict(shortage) for shortage in self.shortages],
-            "sources": list(self.sources),
-        }
+        totals = {name: getattr(self, name) for name in ("seconds", "workers", "memory")}
+        return {**asdict(self), **totals}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> LoaderLayout:
@@ -184,44 +170,24 @@ def _stripe(drawn: float, parts: int) -> int:
     return STRIPE if parts == 1 else max(1, min(STRIPE, round(drawn / parts)))
 
 
-def _shortages(model: LoadModel, layout: LoaderLayout) -> list[Shortage]:
-    limits = model.limits
-    found = []
+def _shortages(limits: LoaderLimits, layout: LoaderLayout) -> Iterator[Shortage]:
     for number, loader in enumerate(layout.loaders):
         names = ", ".join(share.source for share in loader.shares[:3])
         more = len(loader.shares) - 3
         what = f"loader {number} ({names}{f' and {more:,} more' if more > 0 else ''})"
-        if loader.memory > limits.memory * (1 + 1e-9):
-            found.append(
-                Shortage(
-                    what=what,
-                    needs=f"{loader.memory / 2**20:,.0f} MiB",
-                    has=f"{limits.memory / 2**20:,.0f} MiB",
-                    remedy="raise the memory of a loader, or write files with smaller row groups",
-                )
-            )
-        if loader.seconds > limits.seconds * (1 + 1e-9):
-            found.append(
-                Shortage(
-                    what=what,
-                    needs=f"{loader.seconds:.3g} s a step",
-                    has=f"{limits.seconds:.3g} s",
-                    remedy="lower what is drawn of it, raise the workers of a loader, or prepare "
-                    "its samples beforehand",
-                )
-            )
+        if loader.memory > limits.memory * ROUNDING:
+            needs, has = (f"{each.memory / 2**20:,.0f} MiB" for each in (loader, limits))
+            remedy = "raise the memory of a loader, or write files with smaller row groups"
+            yield Shortage(what, needs, has, remedy)
+        if loader.seconds > limits.seconds * ROUNDING:
+            remedy = "lower what is drawn of it, raise the workers of a loader, or prepare its "
+            needs, has = f"{loader.seconds:.3g} s a step", f"{limits.seconds:.3g} s"
+            yield Shortage(what, needs, has, remedy + "samples beforehand")
     cores = layout.cores
-    if limits.cores is not None and cores > limits.cores * (1 + 1e-9):
-        found.append(
-            Shortage(
-                what="all loaders",
-                needs=f"{cores:.1f} cores",
-                has=f"{limits.cores:g}",
-                remedy=f"give more cores, or take {limits.step_seconds * cores / limits.cores:.3g} "
-                "s for a step",
-            )
-        )
-    return found
+    if limits.cores is not None and cores > limits.cores * ROUNDING:
+        longer = limits.step_seconds * cores / limits.cores
+        remedy = f"give more cores, or take {longer:.3g} s for a step"
+        yield Shortage("all loaders", f"{cores:.1f} cores", f"{limits.cores:g}", remedy)
 
 
 def owners_by_weight(weights: Sequence[float], loaders: int) -> list[list[int]]:

@@ -64,38 +64,28 @@ class _Packing:
 
     def best(self) -> list[list[Piece]]:
         """[loaders] the best packing of all orders."""
-        found: list[list[int]] | None = None
-        least = (0, 0, 0.0)
-        for order in self._orders():
-            owner = self._in_order(order)
-            groups = [np.flatnonzero(owner == n).tolist() for n in np.unique(owner)]
-            needs = self.model.needs(self._sums(owner)[np.unique(owner)])
-            score = (len(groups), int(needs.workers.sum()), float(needs.seconds.max()))
-            if found is None or score < least:
-                found, least = groups, score
-        assert found is not None
-        return [[self.pieces[each] for each in group] for group in found]
+
+        def score(owner: Int64Array) -> tuple[int, int, float]:
+            sums = np.zeros((int(owner.max()) + 1, self.vectors.shape[1]))
+            np.add.at(sums, owner, self.vectors)
+            needs = self.model.needs(sums)
+            return len(sums), int(needs.workers.sum()), float(needs.seconds.max())
+
+        owner = min(map(self._in_order, self._orders()), key=score)
+        loaders = range(int(owner.max()) + 1)
+        members = [np.flatnonzero(owner == n).tolist() for n in loaders]
+        return [[self.pieces[each] for each in group] for group in members]
 
     def _orders(self) -> list[Int64Array]:
         times = (self.sizes.shape[1] - 3) // 3
         memory = self.sizes[:, :3].sum(axis=1)
         own = self.sizes[:, 3 : 3 + times].max(axis=1)
         prepare = self.sizes[:, 3 + 2 * times :].max(axis=1)
-        keys = [
-            np.maximum(np.maximum(memory, own), prepare),
-            memory + own + prepare,
-            memory,
-            own + prepare,
-        ]
+        largest = np.maximum(np.maximum(memory, own), prepare)
+        keys = [largest, memory + own + prepare, memory, own + prepare]
         rng = np.random.Generator(np.random.PCG64(0))
         keys += [keys[0] * rng.uniform(0.7, 1.3, len(keys[0])) for _ in range(_ORDERS)]
         return [np.argsort(-key, kind="stable") for key in keys]
-
-    def _sums(self, owner: Int64Array) -> Float64Array:
-        """[loaders, resources]"""
-        sums = np.zeros((int(owner.max()) + 1, self.vectors.shape[1]))
-        np.add.at(sums, owner, self.vectors)
-        return sums
 
     def _in_order(self, order: Int64Array) -> Int64Array:
         """[pieces] loader of each, where each in turn goes to the fullest that has room."""

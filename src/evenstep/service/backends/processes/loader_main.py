@@ -11,24 +11,22 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from evenstep.errors import EvenstepError
 from evenstep.processes import kill_children
 from evenstep.service.job.roles import LOADER_THREADS
-from evenstep.service.remote.role_host import RoleHost, sendable, unpickled_job
+from evenstep.service.remote.child_process import connection_to_parent, tell
+from evenstep.service.remote.role_host import RoleHost, unpickled_job
 from evenstep.service.remote.role_makers import make_loader, make_standby
 
 _CHECK_INTERVAL = 0.5  # seconds between checks of the parent
 
 
 def main() -> None:
-    parent, given = os.getppid(), Connection(int(sys.argv[1]))
+    parent, given = os.getppid(), connection_to_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
-    os.dup2(2, 1)
     host = RoleHost()
     try:
         if _play(given, host, parent):
@@ -44,30 +42,24 @@ def _play(given: Connection, host: RoleHost, parent: int) -> bool:
     jobs: Sequence[bytes]
     answer: Any
     try:
-        jobs, paths, standby = pickle.loads(given.recv_bytes())
+        (jobs, standby), paths = pickle.loads(given.recv_bytes())
         held, played = None, jobs[0]
         if standby:
             held = make_standby([unpickled_job(job, paths) for job in jobs])
-            _tell(given, held.opened)
+            tell(given, held.opened)
             if not _parent_says(given, parent):
                 return False
             played = pickle.loads(given.recv_bytes())
-            _tell(given, None)
+            tell(given, None)
         job = unpickled_job(played, paths)
         host.make_role(make_loader, job, held, threads=LOADER_THREADS)
         answer = host.open_sockets("loader")
     except EOFError:
         return False
-    except EvenstepError as error:
-        answer = error
     except Exception as error:
-        answer = sendable(error)
-    _tell(given, answer)
+        answer = error
+    tell(given, answer)
     return not isinstance(answer, Exception)
-
-
-def _tell(given: Connection, answer: Any) -> None:
-    given.send_bytes(pickle.dumps(answer))
 
 
 def _parent_says(given: Connection, parent: int) -> bool:

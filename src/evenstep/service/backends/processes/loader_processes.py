@@ -7,12 +7,8 @@ replacements; `StandbyProcesses` those that may replace any.
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
-import pickle
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -21,7 +17,7 @@ from typing import Any
 
 from evenstep.data.pickling import pickled
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
-from evenstep.processes import module_command, signal_that_killed
+from evenstep.processes import signal_that_killed
 from evenstep.service.job.source_layout import LoaderJob
 from evenstep.service.remote.channels import (
     ATTEMPTS,
@@ -30,6 +26,7 @@ from evenstep.service.remote.channels import (
     RolePlace,
     SocketChannel,
 )
+from evenstep.service.remote.child_process import ChildProcess
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.transport.endpoint import Endpoint, remove_socket
 
@@ -39,7 +36,7 @@ _EXIT_SECONDS = 1.0  # for one that has closed its connections
 _PROMPT_SECONDS = 1.0  # in which a standby confirms that it takes over
 
 
-class LoaderProcess:
+class LoaderProcess(ChildProcess):
     """Started by its construction."""
 
     def __init__(self, jobs: Sequence[LoaderJob], name: str, *, standby: bool = False) -> None:
@@ -58,31 +55,13 @@ class LoaderProcess:
         self.opened = 0
         """For a standby: sources that it has open."""
         self._endpoint: Endpoint | None = None
-        paths = [os.path.abspath(path) for path in sys.path]
-        self._connection, its_end = multiprocessing.Pipe()
-        self._process = subprocess.Popen(
-            module_command(_MODULE, str(its_end.fileno())),
-            stdin=subprocess.DEVNULL,
-            pass_fds=[its_end.fileno()],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        its_end.close()
-        self._send((list(map(_sent, jobs)), paths, standby))
-
-    @classmethod
-    def playing(cls, job: LoaderJob) -> LoaderProcess:
-        """A process that runs a loader as soon as it can."""
-        return cls([job], job.role)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        super().__init__(_MODULE, (list(map(_sent, jobs)), standby))
 
     def has_ended(self) -> bool:
         """Whether it has ended. Its connections may close a moment before."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_EXIT_SECONDS)
-        return self._process.returncode is not None
+            self.process.wait(_EXIT_SECONDS)
+        return self.process.returncode is not None
 
     def check_ready(self) -> None:
         """Notes whether a standby is ready.
@@ -91,17 +70,17 @@ class LoaderProcess:
             EvenstepError: it could not read its jobs.
             LoaderDiedError: it has ended.
         """
-        if self._connection.poll():
-            self.opened = self._answer(0.0)
+        if self.connection.poll():
+            self.opened = self.answer(0.0)
             self.ready = True
-        elif self._process.poll() is not None:
+        elif self.process.poll() is not None:
             raise self._death()
 
     def promote(self, job: LoaderJob) -> bool:
         """Lets a standby that is ready run a loader. Returns whether it does."""
-        self._send(_sent(job))
+        self.send(_sent(job))
         try:
-            self._answer(_PROMPT_SECONDS)
+            self.answer(_PROMPT_SECONDS)
         except (ConfigurationError, LoaderDiedError):  # it is stopped, or has died
             return False
         self.name, self.promoted = job.role, True
@@ -118,23 +97,20 @@ class LoaderProcess:
             LoaderDiedError: it has ended.
         """
         if self._endpoint is None:
-            self._endpoint = self._answer(patience)
+            self._endpoint = self.answer(patience)
         return self._endpoint
 
-    def _answer(self, patience: float) -> Any:
-        """What it says next."""
-        if not self._connection.poll(patience):
-            raise ConfigurationError(
-                f"{self.name} (process {self.pid}) was not ready within {patience:g} seconds; "
-                "raise patience=, or give it fewer sources by more loaders="
-            )
+    def answer(self, seconds: float) -> Any:
+        """What it says next; raises as `endpoint`."""
         try:
-            answer = pickle.loads(self._connection.recv_bytes())
-        except (EOFError, OSError) as error:
+            return super().answer(seconds)
+        except TimeoutError as error:
+            raise ConfigurationError(
+                f"{self.name} (process {self.pid}) was not ready within {seconds:g} seconds; "
+                "raise patience=, or give it fewer sources by more loaders="
+            ) from error
+        except EOFError as error:
             raise self._death() from error
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
     def _death(self) -> LoaderDiedError:
         return LoaderDiedError(
@@ -142,29 +118,19 @@ class LoaderProcess:
             "was ready; see what it has written to standard error"
         )
 
-    def _send(self, what: Any) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # what is asked next says why
-            self._connection.send_bytes(pickle.dumps(what))
-
     def ask_to_end(self) -> None:
         """Idempotent."""
-        self._connection.close()
+        self.connection.close()
 
     def end(self) -> None:
         """Waits for its end, and kills it if it does not end by itself. Idempotent."""
         self.ask_to_end()
         try:
-            self._process.wait(_END_SECONDS)
+            self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
         if self._endpoint is not None:
             remove_socket(self._endpoint)
-
-    def kill(self) -> None:
-        """Ends it at once, whatever it does."""
-        self.ask_to_end()
-        self._process.kill()
-        self._process.wait()
 
 
 def _sent(job: LoaderJob) -> bytes:
@@ -213,14 +179,10 @@ class StandbyProcesses:
     def status(self) -> list[dict[str, Any]]:
         """JSON-able: those that are there, whether they are ready, and the sources they have
         open."""
+        host = {"host": socket.gethostname()}
         with self._lock:
             return [
-                {
-                    "process": each.pid,
-                    "host": socket.gethostname(),
-                    "ready": each.ready,
-                    "opened": each.opened,
-                }
+                {"process": each.pid, **host, "ready": each.ready, "opened": each.opened}
                 for each in self._processes
             ]
 
@@ -274,8 +236,7 @@ class LoaderSuccession:
         self.job, self._patience, self._standbys = job, patience, standbys
         self._lock = threading.Lock()
         self._closed = False
-        self._process = LoaderProcess.playing(job)
-        self.name = self._process.name
+        self._process, self.name = LoaderProcess([job], job.role), job.role
         self._handle: RemoteHandle | None = None
 
     def locate(self, dead: Location | None) -> Location:
@@ -288,16 +249,14 @@ class LoaderSuccession:
                     raise RoleGoneError
                 if self._process.has_ended():
                     self._process.end()
-                    self._process = self._next()
+                    again = self._standbys.take(self.job)
+                    self._process = again or LoaderProcess([self.job], self.name)
             try:
                 return self._located()
             except LoaderDiedError:  # again, before it was ready
                 if attempt == ATTEMPTS:
                     raise
         raise AssertionError
-
-    def _next(self) -> LoaderProcess:
-        return self._standbys.take(self.job) or LoaderProcess.playing(self.job)
 
     def _located(self) -> Location:
         process = self._process

@@ -23,11 +23,7 @@ from evenstep.service.backends.changing_job import ChangingJob
 from evenstep.service.backends.processes.loader_processes import LoaderSuccession, StandbyProcesses
 from evenstep.service.client.discovery import job_in
 from evenstep.service.job.job import Job
-from evenstep.service.job.roles import (
-    constructor_name,
-    constructor_threads,
-    ranks_of,
-)
+from evenstep.service.job.roles import constructor_name, constructor_threads, ranks_of
 from evenstep.service.job.source_layout import LoaderJob
 from evenstep.service.planner.seen import begin_run
 from evenstep.service.planner.store.run_store import new_run
@@ -91,10 +87,7 @@ class ProcessService(ChangingJob):
             planner = self._made("the Planner", 1, make_planner, *run)
             here = ThreadChannel(self._registry)
             registry = RemoteHandle.at("the registry", here, os.getpid(), _HERE)
-            self._state = self._new_state(
-                "processes", time.time_ns(), registry, planner, handles, ()
-            )
-            self._info = self._state.info
+            self._begin_state("processes", time.time_ns(), registry, planner, ())
             made = self._new_constructors(job, 0, self._groups)
             self._info = replace(self._info, constructors=made)
             self._state = replace(self._state, info=self._info)

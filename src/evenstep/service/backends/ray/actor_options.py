@@ -11,26 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from evenstep.errors import ConfigurationError
-from evenstep.service.backends.ray.actors import RoleActor
-from evenstep.service.backends.ray.registry_actor import JobRegistryActor
 
 _CALLS = 16
 """Calls of Ray that an actor answers beside each other: where it is, and to end."""
 _CPU_SHARE = 0.9  # of the cluster's free CPUs, at most, for all actors together
 
 
-def role_actor(ray: Any, role: type[RoleActor], cpus: float) -> Any:
-    """The actor class of a role."""
-    return ray.remote(max_restarts=-1, max_task_retries=0, num_cpus=cpus, max_concurrency=_CALLS)(
-        role
-    )
-
-
-def registry_actor(ray: Any, clients: int) -> Any:
-    """The actor class of the registry, which clients ask where it is before it knows its job."""
-    return ray.remote(
-        max_restarts=-1, max_task_retries=0, num_cpus=0, max_concurrency=clients + 100
-    )(JobRegistryActor)
+def actor_class(ray: Any, kind: type, cpus: float, calls: int = _CALLS) -> Any:
+    """Of Ray."""
+    options = {"max_restarts": -1, "max_task_retries": 0, "num_cpus": cpus}
+    return ray.remote(**options, max_concurrency=calls)(kind)
 
 
 def cpus_per_actor(ray: Any, cpus: float | None, count: int) -> float:

@@ -33,12 +33,7 @@ class RoleActor:
     """See the module docstring."""
 
     def __init__(
-        self,
-        make: Callable[..., Any],
-        given: bytes,
-        paths: Sequence[str],
-        keys: Keys,
-        threads: int,
+        self, make: Callable[..., Any], given: bytes, paths: Sequence[str], keys: Keys, threads: int
     ) -> None:
         """Makes the role.
 
@@ -71,8 +66,6 @@ class RoleActor:
         """Makes the role; see `location`."""
         try:
             self._host.make_role(make, unpickled_job(job, paths), *arguments, threads=threads)
-        except EvenstepError as error:
-            return error
         except Exception as error:
             return sendable(error)
         _collate_in_one_thread()

@@ -46,8 +46,6 @@ class OwnerActor:
         try:
             job, options = unpickled_job(self._given, self._paths)
             self._service = RayService(job, **options)
-        except EvenstepError as error:
-            return error
         except Exception as error:
             return sendable(error)
         threading.Thread(target=self._watch, name="evenstep-owner", daemon=True).start()
@@ -109,4 +107,4 @@ def start_detached(job: Job, *, ray: RayOptions, **given: Any) -> AttachedServic
         if connected:
             module.shutdown()
         raise
-    return AttachedService(joined_cluster(connected, name, time.monotonic()))
+    return AttachedService(*joined_cluster(connected, name, time.monotonic()))

@@ -12,13 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.backends.ray.locators import import_ray
-from evenstep.service.client.discovery import Joined, job_answered, no_job
+from evenstep.service.client.discovery import no_job
 from evenstep.service.messages import message
 from evenstep.service.registry.registry import JobRegistry
 from evenstep.service.remote.job_state import JobInfo, check_name
@@ -62,8 +62,7 @@ def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bo
     except Exception as error:  # Ray has no error class for a node that is too slow to start
         raise EvenstepError(
             f"Ray could not be started {where} ({type(error).__name__}: "
-            f"{' '.join(str(error).split())}); see its logs, and try again when the machine has "
-            "less to do"
+            f"{' '.join(str(error).split())}); see its logs, or try again when there is less to do"
         ) from error
     return True
 
@@ -87,8 +86,8 @@ def _keep_signal_handler() -> Iterator[None]:
         signal.signal(signal.SIGTERM, own)
 
 
-def joined_cluster(connected: bool, name: str, deadline: float) -> Joined:
-    """A job on the cluster that this process is connected to.
+def joined_cluster(connected: bool, name: str, deadline: float) -> tuple[JobInfo, ExitStack]:
+    """A job on the cluster that this process is connected to; see `join`.
 
     Args:
         connected: whether to disconnect when the job is left; see `connect`.
@@ -97,13 +96,10 @@ def joined_cluster(connected: bool, name: str, deadline: float) -> Joined:
     Raises:
         ConfigurationError: there is no such job.
     """
-    leave = import_ray().shutdown if connected else None
-    try:
-        return Joined(find(name, patience=deadline - time.monotonic()), leave)
-    except BaseException:
-        if leave is not None:
-            leave()
-        raise
+    with ExitStack() as leaving:
+        if connected:
+            leaving.callback(import_ray().shutdown)
+        return find(name, patience=deadline - time.monotonic()), leaving.pop_all()
 
 
 def namespace_of(job: str) -> str:
@@ -182,7 +178,8 @@ def _ask_registry(space: str, run_id: int) -> JobInfo | None:
         raise
     except (ValueError, ray.exceptions.RayError):
         return None
-    return job_answered(answer)
+    job: JobInfo | None = answer.only()
+    return job
 
 
 def _registry_name(run_id: int) -> str:

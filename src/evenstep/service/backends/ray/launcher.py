@@ -15,12 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.service.backends.ray.actor_options import (
-    ActorPlacement,
-    cpus_per_actor,
-    registry_actor,
-    role_actor,
-)
+from evenstep.service.backends.ray.actor_options import ActorPlacement, actor_class, cpus_per_actor
 from evenstep.service.backends.ray.actors import LoaderActor, RoleActor
 from evenstep.service.backends.ray.discovery import namespace_of
 from evenstep.service.backends.ray.locators import (
@@ -30,7 +25,7 @@ from evenstep.service.backends.ray.locators import (
     import_ray,
     location_in,
 )
-from evenstep.service.backends.ray.registry_actor import RegistryKeeper
+from evenstep.service.backends.ray.registry_actor import JobRegistryActor, RegistryKeeper
 from evenstep.service.job.job import Job
 from evenstep.service.job.roles import (
     LOADER_THREADS,
@@ -43,12 +38,8 @@ from evenstep.service.planner.store.run_store import RunPlace
 from evenstep.service.remote.channels import RolePlace, cause_of_death
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_state import Constructors, JobState
-from evenstep.service.remote.role_makers import (
-    make_loader,
-    restart_constructor,
-    restart_planner,
-)
-from evenstep.service.start_options import LogOptions, RayOptions, ServiceFaults
+from evenstep.service.remote.role_makers import make_loader, restart_constructor, restart_planner
+from evenstep.service.start_options import RayOptions, StartOptions
 from evenstep.service.transport.endpoint import Keys
 
 _REGISTRY = "the registry"
@@ -63,20 +54,28 @@ class Launcher:
     def __init__(
         self,
         job: Job,
-        *,
-        name: str,
         layout: SourceLayout,
-        placement: ActorPlacement,
-        faults: ServiceFaults,
+        groups: Sequence[Sequence[int]],
+        options: StartOptions,
         ray: RayOptions,
     ) -> None:
         """
         Args:
             layout: of the first loaders.
+            groups: [constructors] the data-parallel groups of each.
+
+        Raises:
+            ConfigurationError: see `ActorPlacement`.
         """
-        self._job, self._layout, self._placement = job, layout, placement
-        self._faults, self._cpus = faults, ray.cpus
-        self._space = namespace_of(name)
+        self._job, self._layout, self._groups = job, layout, groups
+        self._faults, self._events, self._cpus = options.faults, options.logs.events, ray.cpus
+        self._placement = ActorPlacement(
+            ray.placement or {},
+            loaders=len(layout.shares),
+            constructors=len(groups),
+            standbys=self._faults.standbys,
+        )
+        self._space = namespace_of(options.name)
         self.run_id = time.time_ns()
         self._keys = Keys.new()
         self._actors: dict[str, Any] = {}
@@ -90,41 +89,25 @@ class Launcher:
         self._keeper: RegistryKeeper | None = None
 
     def create(
-        self,
-        groups: Sequence[Sequence[int]],
-        store: RunPlace | None,
-        seen: RunPlace | None,
-        logs: LogOptions,
+        self, store: RunPlace | None, seen: RunPlace | None
     ) -> tuple[RemoteHandle, list[ActorLoader], Constructors]:
         """Creates the registry, and the planner, loaders and constructors that it returns.
-
-        Args:
-            groups: [constructors] the data-parallel groups of each.
 
         Raises:
             ConfigurationError: too few CPUs.
         """
-        ray, job, layout = import_ray(), self._job, self._layout
-        standbys = self._faults.standbys
-        count = len(layout.shares) + standbys + len(groups) + 1
-        self._first_cpus = cpus = cpus_per_actor(ray, self._cpus, count)
-        locator = self._locator("registry")
-        self._actors[_REGISTRY] = (
-            registry_actor(ray, len(job.tree))
-            .options(name=locator.name, namespace=self._space)
-            .remote(
-                locator,
-                self._keys,
-                self._loader_actors if standbys else None,
-                logs.events,
-                self._faults.hung_after,
-            )
-        )
+        job, layout, standbys = self._job, self._layout, self._faults.standbys
+        count = len(layout.shares) + standbys + len(self._groups) + 1
+        self._first_cpus = cpus = cpus_per_actor(import_ray(), self._cpus, count)
+        actors = self._loader_actors if standbys else None
+        given = self._locator("registry"), self._keys, actors, self._events, self._faults.hung_after
+        # Clients ask where it is before it knows its job.
+        calls = len(job.tree) + 100
+        self._start(JobRegistryActor, "registry", _REGISTRY, 0, *given, calls=calls)
         loaders = [self._create_loader(part, cpus) for part in job.loader_jobs(layout)]
-        whole = self._put(ray.cloudpickle.dumps(job))
-        given = self.registry, seen, store
-        planner = self._create("planner", "the Planner", cpus, 1, restart_planner, whole, *given)
-        return planner, loaders, self._create_constructors(job, 0, groups, cpus, whole)
+        more = self.registry, seen, store
+        planner = self._create("planner", "the Planner", cpus, 1, restart_planner, job, *more)
+        return planner, loaders, self._create_constructors(job, 0, self._groups, cpus)
 
     def start(self, job_state: JobState) -> None:
         """Tells the registry the job's state, for which all wait; returns when all are ready.
@@ -166,8 +149,7 @@ class Launcher:
             ConfigurationError: they were not in time.
         """
         deadline = time.monotonic() + self._faults.patience
-        whole = self._put(import_ray().cloudpickle.dumps(job))
-        made = self._create_constructors(job, mesh, groups, self._cpus or 0.0, whole)
+        made = self._create_constructors(job, mesh, groups, self._cpus or 0.0)
         self._await([handle.role for _, handle in made], deadline)
         for _, handle in made:
             handle.place.location()
@@ -202,8 +184,7 @@ class Launcher:
     def _create_loader(self, part: LoaderJob, cpus: float) -> ActorLoader:
         role, name = part.role, f"loader-{part.number}"
         if not self._faults.standbys:
-            given = self._put(import_ray().cloudpickle.dumps(part))
-            handle = self._create(name, role, cpus, LOADER_THREADS, make_loader, given)
+            handle = self._create(name, role, cpus, LOADER_THREADS, make_loader, part)
         else:
             self._create_loader_actor(name, role, part, cpus)
             locator = LoaderLocator(self._loader_actors, part.part)
@@ -226,25 +207,14 @@ class Launcher:
         return self._put(import_ray().cloudpickle.dumps(whole))
 
     def _create_constructors(
-        self, job: Job, mesh: int, groups: Sequence[Sequence[int]], cpus: float, whole: Any
+        self, job: Job, mesh: int, groups: Sequence[Sequence[int]], cpus: float
     ) -> Constructors:
-        """
-        Args:
-            whole: a reference to the job.
-        """
-        made = []
+        made, whole = [], self._put(import_ray().cloudpickle.dumps(job))
         for number, each in enumerate(groups):
-            handle = self._create(
-                f"constructor-{number}" + (f"-{mesh}" if mesh else ""),
-                constructor_name(number, mesh),
-                cpus,
-                constructor_threads(job, len(each)),
-                restart_constructor,
-                whole,
-                self.registry,
-                list(each),
-                mesh,
-            )
+            name = f"constructor-{number}" + (f"-{mesh}" if mesh else "")
+            role, threads = constructor_name(number, mesh), constructor_threads(job, len(each))
+            more = whole, self.registry, list(each), mesh
+            handle = self._create(name, role, cpus, threads, restart_constructor, *more)
             made.append((ranks_of(job, each), handle))
         return tuple(made)
 
@@ -261,16 +231,18 @@ class Launcher:
         """An actor.
 
         Args:
-            job: a reference to it.
+            job: or a reference to it.
         """
+        if isinstance(job, (Job, LoaderJob)):
+            job = self._put(import_ray().cloudpickle.dumps(job))
         given = import_ray().cloudpickle.dumps([job, self._put(more)])
         self._start(RoleActor, name, role, cpus, make, given, self._paths, self._keys, threads)
         return RemoteHandle(RolePlace(role, None, self._locator(name)))
 
     def _start(
-        self, kind: type[RoleActor], name: str, role: str, cpus: float, *arguments: Any
+        self, kind: type, name: str, role: str, cpus: float, *arguments: Any, **options: int
     ) -> None:
-        made = role_actor(import_ray(), kind, cpus).options(
+        made = actor_class(import_ray(), kind, cpus, **options).options(
             name=self._locator(name).name, namespace=self._space, **self._placement.of(name)
         )
         self._actors[role] = made.remote(*arguments)
@@ -298,9 +270,8 @@ class Launcher:
                 if not ray.wait([asked], timeout=left)[0]:
                     free = ray.available_resources().get("CPU", 0.0)
                     raise ConfigurationError(
-                        f"{role} was not ready within {self._faults.patience:g} seconds, and "
-                        f"the cluster has {free:g} CPUs free; raise patience=, or lower cpus= or "
-                        "loaders="
+                        f"{role} was not ready within {self._faults.patience:g} seconds, with "
+                        f"{free:g} CPUs free; raise patience=, or lower cpus= or loaders="
                     )
                 try:
                     location_in(ray.get(asked))

@@ -4,7 +4,6 @@ take over (`LoaderLocator`)."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -98,14 +97,11 @@ class LoaderActors:
             loaders: how many there should be.
         """
         said = [what for _, what in self.said()]
-        idle = [about for number, *about in said if number is None]
+        idle = [(*about, True) for number, *about in said if number is None]
         playing = {number for number, *_ in said} - {None}
         missing = len(self._names()) - len(idle) - max(len(playing), loaders)
-        found: list[Sequence[Any]] = [*idle, *[(None, "", 0)] * missing]
-        return [
-            {"process": process, "host": host, "ready": process is not None, "opened": opened}
-            for process, host, opened in found
-        ]
+        names = ("process", "host", "opened", "ready")
+        return [dict(zip(names, each)) for each in (*idle, *[(None, "", 0, False)] * missing)]
 
     def has_ended(self, part: LoaderPart) -> bool:
         """See `JobState.has_ended`; as far as the registry answers."""

@@ -14,7 +14,6 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.backends.changing_job import ChangingJob
-from evenstep.service.backends.ray.actor_options import ActorPlacement
 from evenstep.service.backends.ray.discovery import connect, find
 from evenstep.service.backends.ray.launcher import ActorLoader, Launcher
 from evenstep.service.backends.ray.locators import import_ray
@@ -45,33 +44,16 @@ class RayService(ChangingJob):
         """
         super().__init__(job, options := StartOptions(**given))
         ray, name, store = ray or RayOptions(), options.name, options.store
-        placement = ActorPlacement(
-            ray.placement or {},
-            loaders=len(self._layout.shares),
-            constructors=len(self._groups),
-            standbys=self._faults.standbys,
-        )
+        self._launcher = launcher = Launcher(self.job, self._layout, self._groups, options, ray)
         self._own = own_run() if store is None else None
         self._file: Path | None = None
-        self._launcher = launcher = Launcher(
-            self.job,
-            name=name,
-            layout=self._layout,
-            placement=placement,
-            faults=self._faults,
-            ray=ray,
-        )
         self._connected = connect(ray.address, ray.init)
         try:
             refuse_running(name)
             run = self._own or new_run(store)
             seen = begin_run(self._logs.seen, self.job.names, options.state)
-            planner, self._loaders, made = launcher.create(self._groups, run, seen, self._logs)
-            handles = [each.handle() for each in self._loaders]
-            self._state = self._new_state(
-                "ray", launcher.run_id, launcher.registry, planner, handles, made
-            )
-            self._info = self._state.info
+            planner, self._loaders, made = launcher.create(run, seen)
+            self._begin_state("ray", launcher.run_id, launcher.registry, planner, made)
             launcher.start(self._state)
             self._started = len(self._loaders)
             channel = self._info.registry.channel
@@ -103,7 +85,7 @@ class RayService(ChangingJob):
         if self._closed:
             return
         self._end_scaling()
-        self._closed = True
+        super().close()
         self._close_clients()
         if self._file is not None:
             remove_endpoint(self._file, self._endpoint)

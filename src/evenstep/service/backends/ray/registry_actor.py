@@ -16,12 +16,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
-from evenstep.service.backends.ray.locators import (
-    LoaderActors,
-    RayLocator,
-    import_ray,
-)
+from evenstep.service.backends.ray.locators import LoaderActors, RayLocator, import_ray
 from evenstep.service.messages import Message
 from evenstep.service.registry.metrics import MetricsExporter
 from evenstep.service.registry.registry import JobRegistry
@@ -59,6 +56,7 @@ def _kill(process: int) -> None:
 
 
 _INTERVAL = 0.2  # seconds
+_PORTS = range(20_000, 32_000)  # below those that systems give to outgoing connections
 
 
 class RegistryKeeper:
@@ -131,8 +129,10 @@ class JobRegistryActor(JobRegistry):
         import ray
 
         self._loop = asyncio.get_running_loop()
-        host = ray.util.get_node_ip_address()
-        channel = SocketChannel(self.open_sockets("registry", host=host, keys=self._keys))
+        host, keys = ray.util.get_node_ip_address(), self._keys
+        # One that restarts on the same host listens on the same port.
+        port = _PORTS.start + crc32(keys.server_public) % len(_PORTS)
+        channel = SocketChannel(self.open_sockets("registry", host=host, keys=keys, port=port))
         self._location = Location(channel, os.getpid(), socket.gethostname(), time.time_ns())
         info = job_state.info
         place = RolePlace(info.registry.role, self._location, self._locator)

@@ -8,7 +8,7 @@ failed write, and no one has relied on it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -34,6 +34,11 @@ class LoggedReport:
     signals: Mapping[str, Any] | None = None
     change: Mapping[str, Any] | None = None
     """That was made by hand; see `Change`."""
+
+    @property
+    def said(self) -> tuple[int, int, Mapping[str, Any]]:
+        """What the rank reported, as `Signals` takes it."""
+        return self.step, self.rank, self.signals or {}
 
     @property
     def of_step(self) -> bool:
@@ -128,15 +133,15 @@ class ReportLog:
         for report in list(self._written.values()):
             if report.planned_step > step and stays(report):
                 self.add(replace(report, planned_step=step))
-        for name, r in list(self._written.items()):
-            if not (r.planned_step < step or (r.planned_step == step and stays(r))):
-                self._records.remove(name)
-                del self._written[name]
+        self._remove(lambda r: r.planned_step > step or (r.planned_step == step and not stays(r)))
 
     def trim(self, oldest: int) -> None:
         """Removes records of when steps before the oldest were planned next."""
+        self._remove(lambda report: report.planned_step < oldest)
+
+    def _remove(self, these: Callable[[LoggedReport], bool]) -> None:
         for name, report in list(self._written.items()):
-            if report.planned_step < oldest:
+            if these(report):
                 self._records.remove(name)
                 del self._written[name]
 

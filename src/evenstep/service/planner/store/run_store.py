@@ -29,6 +29,7 @@ from evenstep.service.planner.store.report_log import LoggedReport, ReportLog
 from evenstep.service.planner.store.store_files import (
     Generation,
     UrlFolder,
+    absolute,
     decoded,
     encoded,
     url_folder,
@@ -41,13 +42,14 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("evenstep")
 _CHECKPOINTS = 64
+_KEEP = 128  # steps back from the newest one
 _LAST = "last"  # a file's name
 
 
 class RunStore:
     """See the module docstring. States may be written in another thread than reports."""
 
-    def __init__(self, url: str | os.PathLike[str], run: str, *, keep: int = 128) -> None:
+    def __init__(self, url: str | os.PathLike[str], run: str, *, keep: int = _KEEP) -> None:
         """
         Args:
             url: a folder, or a URL that fsspec knows.
@@ -182,9 +184,8 @@ class RunStore:
         found = _newest(self._checkpoints, self._checkpoints.names(), step)
         asked_for = found is not None and step in (None, found[0])
         if not asked_for:
-            found = self.newest_state(max(reached, 0) if step is None else step)
-        if found is None and step is None:
-            found = self.newest_state(self.steps()[0])
+            least = max(reached, self.steps()[0]) if step is None else step
+            found = self.newest_state(least)
         if found is None or newest is None or step not in (None, found[0]):
             return None
         at, state = found
@@ -195,10 +196,9 @@ class RunStore:
         state = {**state, "changes": [each.to_dict() for each in changes]}
         if asked_for:
             return state
-        later = [r for r in records if r.rank >= 0 and r.step < at <= r.planned_step]
+        later = [r.said for r in records if r.rank >= 0 and r.step < at <= r.planned_step]
         before = [each for each in state["signals"] if each[0] < at]
-        signals = merged([*before, *([r.step, r.rank, r.signals] for r in later)])
-        return {**state, "signals": signals}
+        return {**state, "signals": merged([*before, *later])}
 
     def steps(self) -> list[int]:
         """The steps of which there are states."""
@@ -319,9 +319,6 @@ class RunPlace:
         return RunStore(self.url, self.run, keep=max(_KEEP, job.memory.plans_kept))
 
 
-_KEEP = 128  # steps back from the newest one
-
-
 def own_run() -> RunPlace:
     """A new folder, for a run of which nothing is to be kept after its end."""
     return RunPlace(tempfile.mkdtemp(prefix="evenstep-run-"), f"{_RUN}0001", own=True)
@@ -336,11 +333,8 @@ def new_run(url: str | os.PathLike[str] | None) -> RunPlace | None:
     """
     if url is None:
         return None
-    text = os.fspath(url)
-    if "://" not in text:
-        text = os.path.abspath(text)
-    last = max((int(run.split("-")[1]) for run in runs_of(text)), default=0)
-    return RunPlace(text, f"{_RUN}{last + 1:04d}-{secrets.token_hex(2)}")
+    last = max((int(run.split("-")[1]) for run in runs_of(url)), default=0)
+    return RunPlace(absolute(url), f"{_RUN}{last + 1:04d}-{secrets.token_hex(2)}")
 
 
 def stored_state(job: Job, url: str | os.PathLike[str], step: int | None = None) -> dict[str, Any]:

@@ -30,9 +30,7 @@ def url_folder(url: str | os.PathLike[str]) -> UrlFolder:
         ConfigurationError: fsspec does not know the URL, or does not reach it.
         ImportError: fsspec, or the package that it needs for the URL, is not installed.
     """
-    text = os.fspath(url)
-    if "://" not in text:
-        text = os.path.abspath(text)
+    text = absolute(url)
     with needing(f"{text!r} needs fsspec", "sources"):
         import fsspec
     try:
@@ -42,6 +40,12 @@ def url_folder(url: str | os.PathLike[str]) -> UrlFolder:
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{text!r} cannot be opened by fsspec: {error}") from error
     return UrlFolder(system, path.rstrip("/"), text.rstrip("/"))
+
+
+def absolute(url: str | os.PathLike[str]) -> str:
+    """A URL, or the whole path of a folder."""
+    text = os.fspath(url)
+    return text if "://" in text else os.path.abspath(text)
 
 
 class UrlFolder:
@@ -61,10 +65,12 @@ class UrlFolder:
         Raises:
             ConfigurationError: it cannot be written. It may still be there later.
         """
-        path = f"{self._path}/{name}"
+        import fsspec.implementations.local
+
+        path = self.path(name)
 
         def write() -> None:
-            if _is_local(self.system):
+            if isinstance(self.system, fsspec.implementations.local.LocalFileSystem):
                 return _write_local(Path(path), content)
             try:
                 self.system.pipe_file(path, content)
@@ -80,8 +86,9 @@ class UrlFolder:
         Raises:
             ConfigurationError: it cannot be read.
         """
-        path = f"{self._path}/{name}"
-        content: bytes | None = self._tried("read", name, lambda: self.system.cat_file(path))
+        content: bytes | None = self._tried(
+            "read", name, lambda: self.system.cat_file(self.path(name))
+        )
         return content
 
     def names(self) -> list[str]:
@@ -104,7 +111,7 @@ class UrlFolder:
         Raises:
             ConfigurationError: it cannot be removed.
         """
-        self._tried("remove", name, lambda: self.system.rm_file(f"{self._path}/{name}"))
+        self._tried("remove", name, lambda: self.system.rm_file(self.path(name)))
 
     def path(self, name: str) -> str:
         """Of a file in it, in its file system."""
@@ -112,7 +119,7 @@ class UrlFolder:
 
     def folder(self, name: str) -> UrlFolder:
         """A folder in it."""
-        return UrlFolder(self.system, f"{self._path}/{name}", f"{self._url}/{name}")
+        return UrlFolder(self.system, self.path(name), f"{self._url}/{name}")
 
     def _tried(self, verb: str, name: str, run: Callable[[], Any]) -> Any:
         """
@@ -132,10 +139,6 @@ class UrlFolder:
                 f"cannot {verb} {self._url}/{name}: {why}; check the URL, the space and the "
                 "credentials"
             ) from error
-
-
-def _is_local(system: Any) -> bool:
-    return "file" in (system.protocol if isinstance(system.protocol, tuple) else (system.protocol,))
 
 
 def _write_local(target: Path, content: bytes) -> None:
