@@ -254,12 +254,3 @@ def test_groups_that_cannot_be_padded_name_field_sample_and_remedy(samples, word
 def test_wrong_options_are_refused_at_construction(options, words):
     with pytest.raises(ConfigurationError, match=words):
         PadCollator(**options)
-
-
-def test_the_first_label_behind_padding_can_be_masked():
-    pairs = [([5, 6, 7], [5, 6, 7]), ([8, 9], [8, 9])]
-    collate = PadCollator(side="left", mask_first_label=True)
-    items = [dict(zip(("input_ids", "labels"), pair)) for pair in pairs]
-    assert collate(items)["labels"].tolist() == [[5, 6, 7], [-100, -100, 9]]
-    tags = [{"input_ids": ids, "labels": [0.5] * len(ids)} for ids, _ in pairs]
-    assert collate(tags)["labels"].tolist() == [[0.5] * 3, [-100, 0.5, 0.5]]

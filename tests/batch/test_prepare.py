@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from evenstep import ConfigurationError, PreparingCollator
+from evenstep.batch import unbatch
 from evenstep.errors import CollateError, SampleError
 from row_collate import Collate, few_rows
 
@@ -36,6 +37,11 @@ def test_a_row_is_a_sample_without_padding_and_stays_as_it_is():
     assert sample["labels"].tolist() == [-100, 98, 99]
     assert sample["image_grid_thw"].shape == (2, 3)
     assert row == few_rows()[0]
+    tokens = torch.tensor([[1, 2, 3]])
+    for labels, kept in (([-100, 2, -100], 3), ([5, 6, 7, -100, -100], 3), ([-100] * 2, 0)):
+        sample = unbatch({"input_ids": tokens, "labels": torch.tensor([labels]), "of": ["a"]})
+        assert sample["labels"].tolist() == labels[:kept]  # of another length, without its padding
+        assert (sample["input_ids"].shape, sample["of"]) == ((3,), "a")
 
 
 def test_packed_groups_need_the_models_rule_for_image_positions():

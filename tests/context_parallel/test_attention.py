@@ -21,7 +21,7 @@ from threaded_ranks import (
 from torch.utils.checkpoint import checkpoint
 
 from evenstep.context_parallel import PreparedSharding, attention
-from evenstep.context_parallel.collectives import OneRank
+from evenstep.context_parallel.collectives import Collectives
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
 from shardings import random_sharding, shardings
@@ -167,7 +167,7 @@ def test_autocast_casts_what_rotary_embedding_left_in_float32() -> None:
         torch.testing.assert_close(one.float(), other, rtol=0.05, atol=0.05)
 
 
-PREPARED = PreparedSharding(shard_per_sequence([5, 3], 1), OneRank(), device=CPU)
+PREPARED = PreparedSharding(shard_per_sequence([5, 3], 1), Collectives(), device=CPU)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ PREPARED = PreparedSharding(shard_per_sequence([5, 3], 1), OneRank(), device=CPU
         (((8, 4), (8, 2, 6), (8, 2, 6)), r"\[tokens, heads, head dim\]"),
         (((8, 4, 6), (8, 2, 6), (8, 1, 6)), "k and v alike"),
         (((2, 8, 4, 6), (2, 8, 2, 6), (2, 8, 2, 6)), "prepare and call attention for each row"),
-        (((7, 4, 6), (7, 2, 6), (7, 2, 6)), "the 8 tokens of rank 0 of 1"),
+        (((7, 4, 6), (7, 2, 6), (7, 2, 6)), "the 8 tokens of rank 0: those"),
         (((4, 8, 6), (2, 8, 6), (2, 8, 6)), "put heads after tokens"),
         (((8, 4, 6), (8, 2, 5), (8, 2, 5)), "equal head dims"),
         (((8, 3, 6), (8, 2, 6), (8, 2, 6)), "3 query heads must be a multiple of 2 kv heads"),

@@ -72,65 +72,46 @@ def test_sdpa_is_right_whatever_the_size_of_its_masks(sharding: Sharding, mask: 
 
 @given(shardings())
 def test_flash_gives_a_varlen_kernel_what_it_takes(sharding: Sharding) -> None:
-    check(lambda sharding, rank: FlashKernel(sharding, rank, CPU, function=varlen), sharding)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "flash_function", lambda: varlen)
+        check(lambda sharding, rank: FlashKernel(sharding, rank, CPU), sharding)
 
 
-def flash_attn_varlen_func(
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-) -> torch.Tensor:
+def flash_attn_varlen_func(*given: Any, softmax_scale: float, causal: bool) -> torch.Tensor:
+    """Its first arguments are those of `varlen`."""
     assert causal
-    assert not dropout_p
-    assert softmax_scale is not None
-    bounds = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    return varlen(q, k, v, *bounds, softmax_scale)
+    return varlen(*given, softmax_scale)
 
 
-def of_2_12(  # type: ignore[no-untyped-def]
-    query,
-    key,
-    value,
-    cu_seq_q,
-    cu_seq_k,
-    max_q,
-    max_k,
-    *,
-    scale=None,
-    window_size=(-1, -1),
-    enable_gqa=False,
-):
+def of_2_12(*given: Any, scale: Any, window_size: Any, enable_gqa: bool) -> torch.Tensor:
     assert window_size == (-1, 0)
-    assert enable_gqa == (query.shape[1] != key.shape[1])
-    return varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale)
+    assert enable_gqa == (given[0].shape[1] != given[1].shape[1])
+    return varlen(*given, scale)
+
+
+def of_2_10(*given: Any, is_causal: bool) -> torch.Tensor:
+    raise AssertionError("it takes no scale")
 
 
 def test_flash_attention_and_torchs_own_are_called_by_their_signatures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     package = SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)
-    module = SimpleNamespace(varlen_attn=of_2_12)
-    for there, torchs in ((package, None), (None, module), (None, None)):
+    module, old = (SimpleNamespace(varlen_attn=function) for function in (of_2_12, of_2_10))
+    for there, torchs in ((package, None), (None, module), (None, old), (None, None)):
         monkeypatch.setitem(sys.modules, "flash_attn", there)
         monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", torchs)
-        function = kernels.flash_function.__wrapped__()
-        assert (function is None) == (there is torchs is None)
-        if function is not None:
-            build = partial(FlashKernel, device=CPU, function=function)
-            check(build, shard_per_document([40, 3, 9], 2))
+        kernels.flash_function.cache_clear()
+        assert (kernels.flash_function() is None) == (there is None and torchs is not module)
+        if kernels.flash_function() is not None:
+            check(partial(FlashKernel, device=CPU), shard_per_document([40, 3, 9], 2))
+    kernels.flash_function.cache_clear()
 
 
 def test_the_installed_varlen_attention_has_the_arguments_that_it_is_given() -> None:
     module = pytest.importorskip("torch.nn.attention.varlen")
     taken = set(inspect.signature(module.varlen_attn).parameters)
-    assert set(inspect.signature(of_2_12).parameters) <= taken
+    assert taken >= {"scale", "window_size", "enable_gqa"}
 
 
 def test_a_back_end_that_is_not_there_is_refused_with_a_remedy(

@@ -118,7 +118,7 @@ def test_bad_input_is_refused():
     batch, sharding = row(3, 5), shard_per_document([3, 5], 2)
     with pytest.raises(ConfigurationError, match="rank=2 must be from 0 to 1"):
         shard_batch(batch, sharding, 2)
-    with pytest.raises(CollateError, match=r"2 documents of \[3, 5\].* made for .*\[5, 3\] tokens"):
+    with pytest.raises(CollateError, match=r"documents of \[3, 5\] tokens.* made for \[5, 3\]"):
         shard_batch(batch, shard_per_document([5, 3], 2), 0)
     with pytest.raises(CollateError, match="rank's shard already"):
         shard_batch(shard_batch(batch, sharding, 0), sharding, 0)

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from threaded_ranks import CPU, ThreadCollectives, on_ranks
+from threaded_ranks import ThreadCollectives, on_ranks
 
 from evenstep.context_parallel import PreparedSharding, prepare
-from evenstep.context_parallel.collectives import OneRank
+from evenstep.context_parallel.collectives import Collectives
+from evenstep.context_parallel.kernels import KERNELS
 from evenstep.errors import ConfigurationError, MismatchError, PeerError
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
 
 LENGTHS = [7, 1, 30, 2, 13]
+HOME = "evenstep.context_parallel.prepared_sharding"
 
 
 def prepared(
@@ -25,48 +27,34 @@ def prepared(
         chosen = dict({"device": "cpu"}, **{k: v[ranks.rank] for k, v in options.items()})
         return prepare(shardings[ranks.rank], ranks, **chosen)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(
-        "evenstep.context_parallel.prepared_sharding.collectives_of", lambda group, ranks: group
-    )
+    monkeypatch.setattr(f"{HOME}.collectives_of", lambda group, ranks: group)
     return on_ranks(len(shardings), one)
 
 
-def test_ranks_that_agree_get_their_own_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    sharding = shard_per_document(LENGTHS, 3)
-    ready = prepared(monkeypatch, [sharding, sharding, shard_per_document(LENGTHS, 3)])
-    assert [each.tokens for each in ready] == sharding.tokens.tolist()
-    assert [each.rank for each in ready] == [0, 1, 2]
-    assert {each.slot for each in ready} == {sharding.tokens.max()}
+def test_ranks_that_agree_get_their_own_part_and_unchecked_ones_exchange_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sharding, same = shard_per_document(LENGTHS, 3), shard_per_document(LENGTHS, 3)
+    for check, calls in ((True, [("all_gather", (1,))]), (False, [])):
+        ready = prepared(monkeypatch, [sharding, sharding, same], check=[check] * 3)
+        assert [each.tokens for each in ready] == sharding.tokens.tolist()
+        assert [each.rank for each in ready] == [0, 1, 2]
+        assert {each.slot for each in ready} == {sharding.tokens.max()}
+        assert [each.collectives.calls for each in ready] == [calls] * 3
 
 
-def test_shardings_that_differ_raise_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_differ_or_fail_raise_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = shard_per_document(LENGTHS, 3), shard_per_sequence(LENGTHS, 3)
     errors = prepared(monkeypatch, [one, other, one])
     assert [type(error) for error in errors] == [MismatchError] * 3
-    assert "rank 1 has another sharding than ranks [0, 2]: its own is per-sequence" in str(
-        errors[1]
-    )
+    said = "rank 1 has another sharding than ranks [0, 2]: its own is per-sequence"
+    assert said in str(errors[1])
     assert "rank 2 has another sharding than ranks [1]" in str(errors[2])
-
-
-def test_a_rank_that_cannot_prepare_makes_the_others_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    sharding = shard_per_document(LENGTHS, 3)
-    errors = prepared(monkeypatch, [sharding] * 3, backend=["auto", "auto", "flash"])
+    errors = prepared(monkeypatch, [one] * 3, backend=["auto", "auto", "flash"])
     assert [type(error) for error in errors] == [PeerError, PeerError, ConfigurationError]
     assert "ranks [2] could not prepare" in str(errors[0])
     assert "backend='flash'" in str(errors[2])
-
-
-def test_unchecked_shardings_exchange_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    sharding = shard_per_document(LENGTHS, 2)
-    ready = prepared(monkeypatch, [sharding] * 2, check=[False] * 2)
-    assert [each.collectives.calls for each in ready] == [[], []]
-    ready = prepared(monkeypatch, [sharding] * 2)
-    assert [each.collectives.calls for each in ready] == [[("all_gather", (1,))]] * 2
-
-
-def test_the_group_must_be_as_large_as_the_sharding(monkeypatch: pytest.MonkeyPatch) -> None:
-    errors = prepared(monkeypatch, [shard_per_document(LENGTHS, 3)] * 2)
+    errors = prepared(monkeypatch, [one] * 2)
     assert [type(error) for error in errors] == [ConfigurationError] * 2
     assert "the group has 2 ranks, and the sequence is cut over 3" in str(errors[0])
 
@@ -74,18 +62,15 @@ def test_the_group_must_be_as_large_as_the_sharding(monkeypatch: pytest.MonkeyPa
 def test_a_device_without_an_index_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.current_device", lambda: 3)
     built: list[torch.device] = []
-    home = "evenstep.context_parallel.prepared_sharding"
-    monkeypatch.setattr(
-        f"{home}.kernel_of", lambda name, sharding, rank, where: built.append(where)
-    )
+    monkeypatch.setitem(KERNELS, "sdpa", lambda sharding, rank, where: built.append(where))
     sharding = shard_per_document(LENGTHS, 1)
-    for device, index in (("cuda", 3), ("cuda:1", 1)):
-        where = torch.device(device)
-        made = PreparedSharding(sharding, OneRank(), device=where, backend="sdpa")
+    for device, index in (("cuda", 3), ("cuda:1", 1), ("cpu", None)):
+        made = PreparedSharding(
+            sharding, Collectives(), device=torch.device(device), backend="sdpa"
+        )
         ready = prepare(sharding, device=device, backend="sdpa", check=False)
-        assert made.device == ready.device == torch.device("cuda", index)
+        assert made.device == ready.device == torch.device(device.split(":")[0], index)
         assert built[-2:] == [made.device] * 2
-    assert PreparedSharding(sharding, OneRank(), device=CPU).device == CPU
 
 
 def test_without_process_groups_one_rank_is_alone_and_several_are_refused() -> None:

@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from evenstep.context_parallel.collectives import Collectives
 from evenstep.plan.sharding import Sharding
 
 CPU = torch.device("cpu")
 
 
-class ThreadCollectives:
-    """See `evenstep.context_parallel.collectives.Collectives`."""
-
+class ThreadCollectives(Collectives):
     def __init__(self, rank: int, board: list[Any], barrier: threading.Barrier) -> None:
         self.rank, self.ranks = rank, len(board)
         self.calls: list[tuple[str, tuple[int, ...]]] = []

@@ -324,16 +324,6 @@ def test_a_full_disk_is_one_warning_and_files_are_read(
     assert held(folder) == len(content) + BLOCKS * (FILE - BLOCK)
 
 
-def test_a_folder_that_cannot_be_made_is_one_warning(
-    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for _ in range(2):
-        with cached(path, path / "cache", 1 << 20).open() as opened:
-            assert opened.read() == path.read_bytes()
-    (record,) = caplog.records
-    assert "files are read without it: NotADirectoryError" in record.getMessage()
-
-
 def test_a_changed_file_is_never_mixed_with_what_it_was(path: Path, tmp_path: Path) -> None:
     was, now = path.read_bytes(), random.Random(1).randbytes(path.stat().st_size)
     file = cached(path, tmp_path / "cache", 1 << 20)

@@ -110,7 +110,7 @@ def test_formats_are_known_by_suffix(path, kind):
         ({"format": "csv"}, "format='csv'.*parquet, jsonl"),
         ({"data": "folder"}, "cannot be determined from folder; pass format="),
         ({"data": ["a.tar", "b.parquet"]}, "cannot be determined from a.tar, b.parquet"),
-        ({"data": 5}, "a int; give a path"),
+        ({"data": 5}, "a int; give paths or"),
         ({"block": 0}, "block=0"),
         ({"seed": -1}, "seed=-1"),
     ],

@@ -12,7 +12,7 @@ from threaded_ranks import whole
 
 from evenstep.cli import main
 from evenstep.context_parallel import PreparedSharding, attention
-from evenstep.context_parallel.collectives import OneRank
+from evenstep.context_parallel.collectives import Collectives
 from evenstep.plan.sharding import shard_per_document
 from evenstep.tools.profile import load_calibration
 
@@ -29,7 +29,7 @@ def test_attention_and_its_gradients(device: str, backend: str, dtype: torch.dty
     if backend == "flash" and dtype == torch.float32:
         pytest.skip("flash attention takes half precision alone")
     sharding = shard_per_document([300, 20, 170], 1)
-    plan = PreparedSharding(sharding, OneRank(), device=torch.device(device), backend=backend)
+    plan = PreparedSharding(sharding, Collectives(), device=torch.device(device), backend=backend)
     torch.manual_seed(0)
     own = torch.from_numpy(sharding.indices(0))
     shapes = [(len(own), heads, 64) for heads in (4, 2, 2, 4)]

@@ -30,12 +30,13 @@ def run_script(
     """The reports of all ranks.
 
     Args:
-        dies: whether the ranks kill themselves.
+        dies: whether the ranks kill themselves; not all of these report.
     """
     for old in folder.glob("*.json"):
         old.unlink()
     torchrun(ranks, script, json.dumps({"folder": str(folder), **arguments}), log=folder, dies=dies)
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+    reports = [folder / f"{rank}.json" for rank in range(ranks)]
+    return [json.loads(path.read_text()) for path in reports if path.exists() or not dies]
 
 
 def torchrun(

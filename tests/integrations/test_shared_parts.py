@@ -100,6 +100,24 @@ def test_there_is_no_estimate_for_samples_that_nobody_can_count() -> None:
     assert estimate_steps(evenstep.DataLoader(Stream(), policy=evenstep.Even(256))) is None
 
 
+def saved_in_mid_epoch(rank: Rank, folder: Path) -> list[int]:
+    loader = loader_of(accumulate=2)
+    loader.take_sync()
+    steps = loader.steps()
+    seen = [index for _ in range(4) for index in next(steps)[1].indices]
+    save_state(folder, "loader", loader.state_dict())
+    return seen
+
+
+@pytest.mark.timeout(90)
+def test_a_state_of_ranks_that_wait_at_updates_resumes_on_one_alone(tmp_path: Path) -> None:
+    before = run(saved_in_mid_epoch, 2, tmp_path, folder=tmp_path, within=60)
+    loader = loader_of(accumulate=2)
+    loader.load_state_dict(read_state(tmp_path, "loader"))
+    rest = [index for _, step in loader.steps() for index in step.indices]
+    assert sorted([*before[0], *before[1], *rest]) == list(range(len(DOCUMENTS)))
+
+
 class Broken(evenstep.Even):
     """Fails where it forms groups, as a policy of a user's may."""
 

@@ -17,24 +17,13 @@ DOCUMENTS = Documents(30, longest=64)
 IDENTITIES = set(range(30))
 
 
-def loader_of(policy: Any = None, per_update: int = 1) -> evenstep.DataLoader:
-    return evenstep.DataLoader(
-        DOCUMENTS,
-        policy=policy or evenstep.Even(128),
-        accumulate=per_update,
-        loss_scaling="none",
-        shuffle=True,
-        group="local",
-    )
-
-
 @pytest.fixture
 def streams() -> Iterator[Any]:
     made = []
 
     def make(per_update: int = 1, *, epochs: int = 0, policy: Any = None) -> UpdateStream:
-        accumulate = 1 if policy and policy.micro_batches > 1 else per_update
-        made.append(UpdateStream(loader_of(policy, accumulate), per_update, epochs=epochs))
+        policy = policy or evenstep.Even(128)
+        made.append(UpdateStream(DOCUMENTS, policy, per_update, group="local", epochs=epochs))
         return made[-1]
 
     yield make
@@ -43,17 +32,13 @@ def streams() -> Iterator[Any]:
 
 
 def trained_on(batches: Any) -> list[int]:
-    """Samples that bear a loss."""
-    return [
-        int(identity)
-        for batch in batches
-        for identity, labels in zip(batch["identity"], batch["labels"])
-        if (labels != -100).any()
-    ]
+    """Samples of batches that bear a loss."""
+    bearing = (batch for batch in batches if (batch["labels"] != -100).any())
+    return [identity for batch in bearing for identity in batch["identity"].tolist()]
 
 
 def test_an_update_that_an_epoch_leaves_short_is_filled_without_loss(streams: Any) -> None:
-    policy = evenstep.TokenBudget(128)  # its steps do not depend on the size of updates
+    policy = evenstep.SequencePacking(128)  # its steps do not depend on the size of updates
     steps = len(list(streams(epochs=1, policy=policy)))
     per_update = steps - 1
     batches = list(streams(per_update, epochs=2, policy=policy))
@@ -94,19 +79,15 @@ def test_a_state_goes_on_after_its_update(streams: Any, handed: int) -> None:
     assert all(a["labels"].equal(b["labels"]) for a, b in zip(rest, straight[handed:]))
 
 
-def test_a_state_within_an_update_is_refused(streams: Any) -> None:
+def test_what_cannot_be_is_refused(streams: Any) -> None:
     stream = streams(2)
     next(iter(stream))
     with pytest.raises(evenstep.ConfigurationError, match="1 micro-batches into an update of 2"):
         stream.state_dict()
-
-
-def test_a_state_of_another_data_loader_is_refused(streams: Any) -> None:
     with pytest.raises(MismatchError, match=r"has \['dp_rank_0'\] and no 'evenstep'"):
         streams().load_state_dict({"dp_rank_0": b""})
-
-
-def test_another_number_of_micro_batches_is_refused() -> None:
     policy = evenstep.WorkloadPacking(96, micro_batches=3)
     with pytest.raises(evenstep.ConfigurationError, match=r"makes 3 micro-batches .* takes 2"):
-        UpdateStream(loader_of(policy), 2)
+        streams(2, policy=policy)
+    with pytest.raises(evenstep.ConfigurationError, match="TokenBudget makes padded batches"):
+        streams(policy=evenstep.TokenBudget(128))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 from ranks import Job, run
 from tiny_model import TinyModel, flat
+from torch.nn.functional import cross_entropy
 
 import evenstep
 from documents import Documents
@@ -64,6 +67,38 @@ def one_batch(model: torch.nn.Module, samples: list[int]) -> tuple[torch.Tensor,
     return gradient_of(model), loss.item()
 
 
+def alone(
+    model: Any, data: Any, samples: list[int], smoothing: float = 0.0
+) -> tuple[float, torch.Tensor]:
+    """Mean loss of all tokens of documents that a model of transformers sees one by one, and its
+    gradient."""
+    model.zero_grad()
+    model.eval()
+    total, tokens = torch.zeros(()), 0
+    for sample in map(data.__getitem__, samples):
+        labels = sample["labels"][1:]
+        logits = model(input_ids=sample["input_ids"][None]).logits[0, :-1].float()
+        total = total + cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+        tokens += int((labels != -100).sum())
+    (total / tokens).backward()
+    gradient = gradient_of(model)
+    model.zero_grad()
+    return float(total.detach()) / tokens, gradient
+
+
+def documents_in(batch: Any) -> list[tuple[int, ...]]:
+    """Tokens of the documents of a batch, padded or packed, fillers left out."""
+    tokens, labels = batch["input_ids"], batch["labels"]
+    if (mask := batch.get("attention_mask")) is not None:
+        parts = [(row[m], own[m]) for row, own, m in zip(tokens, labels, mask.bool(), strict=True)]
+    else:
+        cuts = batch.get("cu_seq_lens_q")
+        if cuts is None:
+            cuts = [*torch.where(batch["position_ids"][0] == 0)[0].tolist(), tokens.shape[1]]
+        parts = [(tokens[0, b:e], labels[0, b:e]) for b, e in pairwise(map(int, cuts))]
+    return [tuple(row.tolist()) for row, own in parts if (own[1:] != -100).any()]
+
+
 def samples_of(updates: list[Update]) -> list[int]:
     return [i for update in updates for i in update.samples]
 
@@ -71,6 +106,35 @@ def samples_of(updates: list[Update]) -> list[int]:
 def together(ranks: list[list[Update]]) -> list[list[int]]:
     """Samples of all ranks, of each update."""
     return [samples_of(list(same)) for same in zip(*ranks, strict=True)]
+
+
+def of_all_ranks(ranks: list[list[list[int]]]) -> list[set[int]]:
+    """Samples of every update of all ranks, none of which comes twice in one."""
+    found = []
+    for same in zip(*ranks, strict=True):
+        found.append({i for one in same for i in one})
+        assert len(found[-1]) == sum(map(len, same))
+    return found
+
+
+def whole_epochs(
+    updates: list[set[int]], begun: Iterable[int] = (), of: Iterable[int] = range(60)
+) -> list[int]:
+    """How many updates every whole epoch has.
+
+    Args:
+        begun: samples of the first one that came before.
+        of: the samples of an epoch.
+    """
+    whole, here, count = [], set(begun), 0
+    for one in updates:
+        assert not one & here, "a sample comes twice in an epoch"
+        here |= one
+        count += 1
+        if here == set(of):
+            whole.append(count)
+            here, count = set(), 0
+    return whole
 
 
 def check_epoch(

@@ -87,7 +87,7 @@ def test_positions_that_hide_where_a_document_begins_are_refused():
     first, second = SAMPLES[:2]
     data = [positions_of(first, 0), positions_of(second, len(first["input_ids"]))]
     options: dict[str, Any] = {"batch_size": 2, "collate_fn": PackCollator()}
-    with pytest.raises(CollateError, match="leave them out in the dataset, or give the field"):
+    with pytest.raises(CollateError, match="leave them out in the dataset, or name them"):
         list(evenstep.DataLoader(data, **options))
     with pytest.raises(CollateError, match="do not count on by 1"):
         to_hugging_face(PackCollator()(data))

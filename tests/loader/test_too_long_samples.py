@@ -221,7 +221,7 @@ def with_image(first: int, patches: int, length: int, *, kinds: bool) -> dict[st
         (with_image(2, 8, 30, kinds=False), "no mm_token_type_ids that say which tokens"),
         (
             {"chosen_ids": [1] * 20, "rejected_ids": [1] * 10, "n": 30},
-            "such as the answers of a pair",
+            "not one sequence of input_ids",
         ),
     ],
 )

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,15 +21,9 @@ from evenstep.plan.sharding import shard_per_document, shard_per_sequence
 LENGTHS = [37, 1, 5, 90, 2, 3, 61, 14]  # 213 tokens, which neither 2 nor 4 ranks divide
 
 
-def sum_without_reduce_scatter(rank: Rank) -> list[float]:
-    def absent(*args: Any, **options: Any) -> None:
-        raise RuntimeError("Backend slow does not support reduce_scatter")
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("reduce_scatter_single", "reduce_scatter_tensor"):
-            patch.setattr(dist, name, absent, raising=False)
-        rows = torch.arange(8.0)[:, None] * (1 + rank.rank)
-        return GroupCollectives(None).reduce_scatter(rows)[:, 0].tolist()
+def reduce_scatter(rank: Rank) -> list[float]:
+    rows = torch.arange(8.0)[:, None] * (1 + rank.rank)
+    return GroupCollectives(None).reduce_scatter(rows)[:, 0].tolist()
 
 
 def gather_on_a_mesh(rank: Rank) -> tuple[int, list[int]]:
@@ -61,7 +54,7 @@ def differ(rank: Rank) -> str:
 
 def test_groups_and_collectives(tmp_path: Path) -> None:
     summed, gathered, outside, differing = run_all(
-        sum_without_reduce_scatter,
+        reduce_scatter,
         gather_on_a_mesh,
         outside_of_the_group,
         differ,

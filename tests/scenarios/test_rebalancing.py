@@ -87,10 +87,8 @@ def wrong(rank: Rank, what: str) -> str:
         sequences[1]["input_ids"] = torch.zeros(200, dtype=torch.int64)
     elif what == "no tokens" and rank.rank == 1:
         del sequences[0]["input_ids"]
-    elif what == "costs" and rank.rank == 3:
-        options["costs"] = [1.0] * len(sequences)
-    elif what == "NaN":
-        options["costs"] = [1.0] * (len(sequences) - 1) + [float("nan")]
+    elif what == "prompts" and rank.rank == 3:
+        options["prompts"] = [1] * len(sequences)
     elif what == "limit" and rank.rank == 0:
         balancer = Rebalancer(max_tokens=97)
     elif what == "few":
@@ -103,8 +101,7 @@ def wrong(rank: Rank, what: str) -> str:
 WRONG = {
     "too long": "SampleError: sequence 16 has 200 tokens, over max_tokens=96",
     "no tokens": "SampleError: rank 1: ",
-    "costs": "MismatchError: rank 0 rebalances with ",
-    "NaN": "ConfigurationError: costs[5]=nan must be finite",
+    "prompts": "MismatchError: rank 0 rebalances with ",
     "limit": "MismatchError: rank 0 rebalances with max_tokens=97",
     "few": "ConfigurationError: 1 sequences are fewer than ranks=4",
 }

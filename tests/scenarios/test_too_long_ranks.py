@@ -56,7 +56,7 @@ def whole(choice: str) -> tuple[torch.Tensor, list[int]]:
         cut = {name: sample[name][:end] for name in ("input_ids", "labels")}
         samples.append({**cut, "identity": index})
     model = TinyModel()
-    model(**evenstep.PadCollator(mask_first_label=True)(samples)).loss.backward()
+    model(**evenstep.PadCollator()(samples)).loss.backward()
     return gradient(model), [sample["identity"] for sample in samples]
 
 

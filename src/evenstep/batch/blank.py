@@ -19,7 +19,7 @@ Where a collate function makes batches of rows, it is given one row more, with a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ import torch
 
 from evenstep.batch.columns import TOKENS, tensor_of
 from evenstep.batch.joining import copy_of, unlike_beginning
-from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, MAPPINGS, labels_of
+from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, MAPPINGS, labels_of, size_of
 from evenstep.batch.measure import length_of
 from evenstep.batch.media import MEDIA_FIELDS, join_media
 from evenstep.errors import CollateError, SampleError
@@ -95,15 +95,14 @@ class Blank:
     def _behind(self, sample: Any, length: int) -> dict[str, Any]:
         if not isinstance(sample, MAPPINGS) or not labeled(sample):
             raise CollateError(
-                "only a mapping with a label for each of its input_ids can take a blank: the "
-                "blank's own are -100, and without labels, or in the encoder of a model with two "
-                f"parts, it would change the loss; return such labels from the dataset, or {_OFF}"
+                "only a mapping with a label for each of its input_ids can take a blank, or it "
+                f"would change the loss; return such labels from the dataset, or {_OFF}"
             )
         types = sample.get("token_type_ids")
         if types is not None and not towers_of(sample, self.media) and any(types):
             raise CollateError(
-                "a sample without images has token_type_ids other than 0. Where they mark tokens "
-                f"that attend in both directions, these would see a blank; {_OFF}"
+                "a sample without images has token_type_ids other than 0, and tokens that attend "
+                f"in both directions would see a blank; {_OFF}"
             )
         longer = dict(sample)
         for name, value in sample.items():
@@ -190,14 +189,8 @@ def towers_of(sample: Any, media: Collection[str] = MEDIA_FIELDS) -> set[str]:
 
 def labeled(sample: Mapping[str, Any]) -> bool:
     """Whether a sample has a label for each token."""
-    tokens, labels = sample.get(TOKENS), labels_of(sample)
-    scalar = getattr(labels, "shape", None) == ()
-    return (
-        tokens is not None
-        and isinstance(labels, Sized)
-        and not scalar
-        and len(labels) == len(tokens)
-    )
+    tokens = size_of(sample.get(TOKENS))
+    return tokens is not None and size_of(labels_of(sample)) == tokens
 
 
 def any_of(value: Any) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from evenstep.batch.columns import copies_tokens
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, as_array, labels_of
 from evenstep.errors import CollateError
 
@@ -37,8 +38,7 @@ def check_packed(batch: Any, max_tokens: int, where: str) -> None:
     if tokens.numel() > max_tokens:
         raise CollateError(
             f"{where}: the batch has {len(tokens)} rows of {tokens[0].numel():,} tokens, over "
-            f"max_tokens={max_tokens:,}, because the policy counts real tokens and the collate "
-            "function pads; use evenstep.PackCollator, or packed=False"
+            f"max_tokens={max_tokens:,} without padding; use evenstep.PackCollator, or packed=False"
         )
 
 
@@ -61,9 +61,8 @@ def check_rows(batch: Any, samples: int) -> None:
     rows = {len(tensor) for tensor in tensors}
     if len(rows) == 1 and min(rows) < samples and any(tensor.ndim == 1 for tensor in tensors):
         raise CollateError(
-            f"the collate function made {min(rows)} rows of {samples} samples, so loss_scale would "
-            "be wrong; let the dataset return None for a sample that cannot be used, and leave it "
-            "out with faults=evenstep.Faults(skip_bad_samples=...)"
+            f"the collate function made {min(rows)} rows of {samples} samples; let the dataset "
+            "return None for bad ones, with faults=evenstep.Faults(skip_bad_samples=...)"
         )
 
 
@@ -132,12 +131,10 @@ def check_supervised(
     said = "the batch shows" if labels is None else f"labels={labels!r} says"
     raise CollateError(
         f"{where}: the collated labels hold {counted[0]:,} supervised tokens, but the samples were "
-        f"measured to hold {expected:,}, so loss_scale would be wrong. Either the collate function "
-        "makes, masks or truncates labels after they were counted: do that in the dataset; or "
-        "count what it keeps with length_fn=evenstep.SampleCounts(supervised=...); or weight ranks "
-        f"by samples with loss_scaling='sample'. Or the model reads labels otherwise than {said}: "
-        "pass labels='causal' if it shifts them inside, labels='every' if not, and leave "
-        "mask_first_label out of PackCollator"
+        f"measured to hold {expected:,}. If the collate function makes or masks labels, do that in "
+        "the dataset, or count them with length_fn=evenstep.SampleCounts(supervised=...), or use "
+        f"loss_scaling='sample'. If the model reads labels otherwise than {said}, pass labels="
+        "'causal' or labels='every', and leave mask_first_label out of PackCollator"
     )
 
 
@@ -155,7 +152,7 @@ def _shifts(batch: Mapping[str, Any], found: torch.Tensor, labels: str | None) -
         return labels == "causal"
     if tokens.shape != found.shape:
         return False
-    return labels == "causal" or not ((found != tokens) & (found != IGNORE_INDEX)).any()
+    return labels == "causal" or copies_tokens(found, tokens)
 
 
 Collate = Callable[[list[Any]], Any]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,20 +17,34 @@ from evenstep.batch.media import MEDIA_FIELDS, join_media
 from evenstep.errors import CollateError
 
 TOKENS = "input_ids"
-_SHARED = frozenset(map(np.dtype, ("bool", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8")))
-"""Arrays that torch takes as they are, if they can be written to."""
 
 
-@dataclass(frozen=True)
 class Columns:
     """The fields of a group."""
 
-    size: int
-    """Samples in the group."""
-    fields: dict[str, list[Any]]
-    """One value per sample; None in a media field of a sample that lacks it."""
-    bare: bool = False
-    """Samples are sequences of tokens, not mappings."""
+    def __init__(
+        self, fields: dict[str, list[Any]], media: Collection[str], *, bare: bool = False
+    ) -> None:
+        """
+        Args:
+            media: names that media fields may have.
+
+        Raises:
+            CollateError: shapes of media that cannot be joined, or numbers in some samples and
+                something else in others.
+        """
+        self.fields = fields
+        """One value per sample; None in a media field of a sample that lacks it."""
+        self.bare = bare
+        """Samples are sequences of tokens, not mappings."""
+        self.media = _joined_media(fields, media)
+        """The media fields, each as one tensor: see `evenstep.batch.media`."""
+        self.tensors = {
+            name: tensors_of(name, values)
+            for name, values in fields.items()
+            if name not in self.media
+        }
+        """All others, each as tensors; None where it does not hold numbers."""
 
 
 def columns_of(
@@ -50,17 +63,22 @@ def columns_of(
 
     Raises:
         CollateError: no samples, samples of different types or with different fields, or neither
-            mappings nor sequences of tokens.
+            mappings nor sequences of tokens; or as `Columns`.
     """
     if not len(samples):
         raise CollateError("a group without samples cannot be collated")
     first = samples[0]
-    if isinstance(first, Mapping):
-        _check_type(samples, Mapping)
-        return Columns(len(samples), _mapping_fields(samples, media, labels_shifted))
-    _check_type(samples, type(first))
+    kind = Mapping if isinstance(first, Mapping) else type(first)
+    for position, sample in enumerate(samples):
+        if not isinstance(sample, kind):
+            raise CollateError(
+                f"sample 0 of the group is a {type(first).__name__} and sample {position} of it a "
+                f"{type(sample).__name__}; return one type from the dataset"
+            )
+    if kind is Mapping:
+        return Columns(_mapping_fields(samples, media, labels_shifted), media)
     if isinstance(first, (torch.Tensor, np.ndarray)) or _is_numbers(first):
-        return Columns(len(samples), {TOKENS: list(samples)}, bare=True)
+        return Columns({TOKENS: list(samples)}, media, bare=True)
     raise CollateError(
         f"samples of type {type(first).__name__} cannot be collated; pass collate_fn=, or return "
         "dictionaries of tensors from the dataset"
@@ -86,8 +104,7 @@ def tensors_of(name: str, values: list[Any]) -> list[torch.Tensor] | None:
         usual = next(i for i, tensor in enumerate(tensors) if tensor is not None)
         raise CollateError(
             f"field {name!r} holds numbers in sample {usual} of the group and "
-            f"{type(values[odd]).__name__} in sample {odd} of it; return one kind from the "
-            "dataset, or pass collate_fn="
+            f"{type(values[odd]).__name__} in sample {odd}; return one kind, or pass collate_fn="
         )
     if len({row.dtype for row in rows}) > 1:
         dtype = functools.reduce(torch.promote_types, (row.dtype for row in rows))
@@ -95,24 +112,14 @@ def tensors_of(name: str, values: list[Any]) -> list[torch.Tensor] | None:
     return rows
 
 
-def media_of(columns: Columns, media: Collection[str]) -> dict[str, torch.Tensor]:
-    """The media fields of a group, each as one tensor: see `evenstep.batch.media`.
-
-    Args:
-        media: names that such fields may have.
-
-    Raises:
-        CollateError: shapes that cannot be joined.
-    """
+def _joined_media(fields: dict[str, list[Any]], media: Collection[str]) -> dict[str, torch.Tensor]:
     rows: dict[str, list[torch.Tensor | None]] = {}
-    for name, values in columns.fields.items():
-        if name not in media:
-            continue
-        tensors = tensors_of(name, [value for value in values if value is not None])
+    for name in (each for each in fields if each in media):
+        tensors = tensors_of(name, [value for value in fields[name] if value is not None])
         if tensors:
             present = iter(tensors)
-            rows[name] = [None if value is None else next(present) for value in values]
-    return join_media(rows, media, one_each=TOKENS not in columns.fields)
+            rows[name] = [None if value is None else next(present) for value in fields[name]]
+    return join_media(rows, media, one_each=TOKENS not in fields)
 
 
 def shapes_text(rows: Sequence[torch.Tensor], limit: int = 4) -> str:
@@ -124,15 +131,6 @@ def shapes_text(rows: Sequence[torch.Tensor], limit: int = 4) -> str:
 def listed(values: list[Any]) -> list[Any] | None:
     """A column that does not hold numbers; None where no sample has a value."""
     return None if all(value is None for value in values) else list(values)
-
-
-def _check_type(samples: Sequence[Any], kind: type) -> None:
-    for position, sample in enumerate(samples):
-        if not isinstance(sample, kind):
-            raise CollateError(
-                f"sample 0 of the group is a {type(samples[0]).__name__} and sample {position} of "
-                f"it a {type(sample).__name__}; return one type from the dataset"
-            )
 
 
 def _mapping_fields(
@@ -175,7 +173,7 @@ def _completed(
         own = tensor_of(with_own_labels(sample, name, shifted=shifted).get(name))
         tokens = own if shifted else tensor_of(sample.get(TOKENS))
         given = own if labels is None else tensor_of(labels)
-        if given is None or not (labels is None or _are_tokens(given, tokens)):
+        if given is None or not (labels is None or copies_tokens(given, tokens)):
             why = ", and the labels that there are do not show what these would be"
             lacking = next(k for k, each in enumerate(column) if each is None)
             raise _incomplete(name, samples, lacking, why)
@@ -201,11 +199,12 @@ def with_own_labels(sample: Any, name: str = "labels", *, shifted: bool = False)
     return {**sample, name: labels.roll(-1) if shifted else labels}
 
 
-def _are_tokens(labels: torch.Tensor, tokens: torch.Tensor | None) -> bool:
-    """Whether the labels that are not -100 are the tokens."""
+def copies_tokens(labels: torch.Tensor, tokens: torch.Tensor | None) -> bool:
+    """Whether all labels that are not -100 are the tokens at their places, as those for causal
+    language models are."""
     if tokens is None or labels.shape != tokens.shape or labels.is_floating_point():
         return False
-    return not ((labels != tokens) & (labels != IGNORE_INDEX)).any()
+    return not bool(((labels != tokens) & (labels != IGNORE_INDEX)).any())
 
 
 def _incomplete(
@@ -225,10 +224,6 @@ def _is_numbers(value: Any) -> bool:
 
 def tensor_of(value: Any) -> torch.Tensor | None:
     """A field of one sample as a tensor; None where it does not hold numbers."""
-    if type(value) is np.ndarray and value.dtype in _SHARED:
-        flags = value.flags
-        if flags.writeable and flags.c_contiguous:  # as most are
-            return torch.from_numpy(value)
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, (bool, int, float)):
@@ -242,11 +237,7 @@ def tensor_of(value: Any) -> torch.Tensor | None:
         if array.dtype.kind == "u" and array.dtype.itemsize > 1:
             array = array.astype(np.int64)
         # torch cannot share memory that is read-only, runs backwards or has swapped bytes.
-        if (
-            not array.flags.writeable
-            or min(array.strides, default=0) < 0
-            or not array.dtype.isnative
-        ):
+        if not (array.flags.carray and array.dtype.isnative):
             array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
         return torch.from_numpy(array)
     return None

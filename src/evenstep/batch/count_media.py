@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.batch.labels import MAPPINGS, as_array, is_tensor
+from evenstep.batch.labels import as_array, field_of, is_tensor
 from evenstep.errors import SampleError
 
 VISION_GRIDS = {"image_grid_thw": "pixel_values", "video_grid_thw": "pixel_values_videos"}
@@ -95,9 +95,8 @@ def nth_image(sample: Any, number: int) -> dict[str, Any]:
     cuts = _cuts(sample)
     if number >= len(cuts):
         raise SampleError(
-            f"image {number} of a sample that has {len(cuts)}: the function of its modality "
-            "counted more; let it return one number for each row of the grids, as patches_of_each "
-            "does"
+            f"image {number} of a sample that has {len(cuts)}: let the function of its modality "
+            "return one number for each row of the grids, as patches_of_each does"
         )
     found = {}
     for name, part in cuts[number][1].items():
@@ -120,8 +119,8 @@ def _cuts(sample: Any) -> list[tuple[int, dict[str, slice]]]:
         if grid is None:
             if field_of(sample, pixel_name) is not None:
                 raise SampleError(
-                    f"{pixel_name} without {grid_name}: images are told apart by their grids, as "
-                    "processors of the Qwen-VL kind make them; leave one_by_one out for others"
+                    f"{pixel_name} without {grid_name}, by which images are told apart; leave "
+                    "one_by_one out for other processors than those of the Qwen-VL kind"
                 )
             continue
         end = 0
@@ -141,8 +140,7 @@ def _grid_rows(name: str, grid: Any) -> npt.NDArray[np.int64]:
     if rows.size % 3 or (rows.size and rows.shape[-1] != 3):
         raise SampleError(
             f"{name} is {describe(grid)}, not rows of (time, height, width); pass "
-            "length_fn=evenstep.SampleCounts(patches=...), a function from a sample to its "
-            "number of patches"
+            "length_fn=evenstep.SampleCounts(patches=...), a function that counts them"
         )
     return rows.reshape(-1, 3).astype(np.int64)
 
@@ -160,11 +158,6 @@ def media_of_patches(patches: Any, sample: Any) -> MediaCounts:
     return MediaCounts(count, images, count**2 // max(images, 1))
 
 
-def field_of(sample: Any, name: str) -> Any | None:
-    """A field of a sample, by key or by attribute; None where there is none."""
-    return sample.get(name) if isinstance(sample, MAPPINGS) else getattr(sample, name, None)
-
-
 def describe(value: Any) -> str:
     """A value in an error: its type, and its shape if it is an array."""
     if isinstance(value, np.ndarray) or is_tensor(value):
@@ -179,13 +172,11 @@ def _of_pixels(pixels: Any, dimensions: int = 3) -> MediaCounts:
     Args:
         dimensions: of one image.
     """
-    counts = MediaCounts()
     if pixels is None:
-        return counts
+        return MediaCounts()
     if isinstance(pixels, (list, tuple)):
-        for image in pixels:
-            counts = counts.plus(_of_pixels(image, dimensions))
-        return counts
+        each = [_of_pixels(image, dimensions) for image in pixels]
+        return MediaCounts(*map(sum, zip(*each)))
     shape: Sequence[int] = tuple(getattr(pixels, "shape", ()))
     if len(shape) < dimensions:
         rows = int(shape[0]) if len(shape) == 2 else 0

@@ -18,7 +18,7 @@ import numpy as np
 from evenstep.arrays import Int64Array, rounded_up
 from evenstep.batch.blank import ROW
 from evenstep.batch.count_media import LATE, describe
-from evenstep.batch.labels import MAPPINGS, as_array, is_tensor
+from evenstep.batch.labels import MAPPINGS, as_array, is_tensor, size_of
 from evenstep.batch.measure import tokens_of
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.errors import SampleError, TooLongError
@@ -66,22 +66,14 @@ def cut(
 
 
 def _obstacle(
-    sample: Any,
-    begin: int,
-    end: int,
-    length: int,
-    media: Collection[str],
-    media_tokens: Collection[int],
+    sample: Any, begin: int, end: int, length: int, media: Collection[str], tokens_of_media: Any
 ) -> str:
     """Why a sample cannot be cut; nothing where it can."""
     tokens = tokens_of(sample)
     plain = isinstance(sample, (*MAPPINGS, list, tuple, np.ndarray)) or is_tensor(sample)
     if not plain or tokens is None or isinstance(tokens, str) or len(tokens) != length:
         of = list(sample) if isinstance(sample, MAPPINGS) else describe(sample)
-        return (
-            f"these are not one sequence of input_ids in {of}, and of several, such as the answers "
-            "of a pair, none may lose its end"
-        )
+        return f"these are not one sequence of input_ids in {of}"
     if not isinstance(sample, MAPPINGS):
         return ""
     if ROW in sample:
@@ -92,8 +84,8 @@ def _obstacle(
         return "it has images, videos or sounds, which belong to one piece"
     if (kinds := sample.get(_KINDS)) is not None:
         of_media = as_array(kinds) != 0
-    elif media_tokens:
-        of_media = np.isin(as_array(tokens), list(media_tokens))
+    elif tokens_of_media:
+        of_media = np.isin(as_array(tokens), list(tokens_of_media))
     else:
         return f"it has images, videos or sounds, and no {_KINDS} that say which tokens are theirs"
     return "this would cut tokens of an image, video or sound" if of_media[end:].any() else ""
@@ -104,7 +96,7 @@ def _sliced(name: str, value: Any, begin: int, end: int, length: int) -> Any:
     if name == "position_ids" and array and value.shape[-1] == length:  # [axes, tokens] or [tokens]
         part = value[..., begin:end]
         return part - part[..., :1] if begin else part  # a piece counts from its own beginning
-    if not (array or isinstance(value, (list, tuple))) or len(value) != length:
+    if size_of(value) != length:
         return value
     part = value[begin:end]
     return [each - part[0] for each in part] if name == "position_ids" and begin else part
@@ -169,8 +161,10 @@ class Fitting:
         return max(self.limit // self.multiple, 1) * self.multiple
 
     def _cut(self, sample: Any, name: str, begin: int, end: int, length: int) -> Any:
-        media, tokens = self.media, self.media_tokens
+
         try:
-            return cut(sample, begin, end, length, media=media, media_tokens=tokens)
+            return cut(
+                *(sample, begin, end, length), media=self.media, media_tokens=self.media_tokens
+            )
         except SampleError as error:
             raise SampleError(f"{name}: {error}") from error

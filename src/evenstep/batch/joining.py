@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from evenstep.batch.columns import tensor_of
+from evenstep.batch.columns import TOKENS, tensor_of
 from evenstep.batch.count_media import LATE
-from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
-from evenstep.batch.media import MEDIA_FIELDS
+from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, size_of
+from evenstep.batch.media import MEDIA_FIELDS, padded
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.trim import MASK, Trim
 from evenstep.errors import CollateError, SampleError, described
@@ -41,9 +41,6 @@ def keeping_random_state() -> Iterator[None]:
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])
-
-
-TOKENS = "input_ids"
 
 
 def unbatch(batch: Mapping[str, Any], media: Collection[str] = MEDIA_FIELDS) -> dict[str, Any]:
@@ -63,35 +60,23 @@ def unbatch(batch: Mapping[str, Any], media: Collection[str] = MEDIA_FIELDS) -> 
         SampleError: ``input_ids`` has several rows, or none; or as `Trim`.
     """
     tokens = batch.get(TOKENS)
-    width = None
-    if isinstance(tokens, torch.Tensor):
-        if tokens.ndim != 2 or len(tokens) != 1:
-            raise SampleError(
-                f"one row became input_ids of shape {tuple(tokens.shape)}, not (1, tokens); a "
-                "collate function that prepares samples must make one sequence of each row"
-            )
-        width = tokens.shape[1]
-    sample = {}
+    if isinstance(tokens, torch.Tensor) and (tokens.ndim != 2 or len(tokens) != 1):
+        raise SampleError(
+            f"one row became input_ids of shape {tuple(tokens.shape)}, not (1, tokens); a "
+            "collate function that prepares samples must make one sequence of each row"
+        )
+    width = tokens.shape[1] if isinstance(tokens, torch.Tensor) else None
+    sample = dict(batch)
     for name, value in batch.items():
-        if name in media and tokens is not None:
-            sample[name] = value
-        elif isinstance(value, torch.Tensor) and value.ndim and len(value) == 1:
-            per_token = value.ndim > 1 and value.shape[1] == width
-            sample[name] = value[0]
-            if name in LABEL_FIELDS and not per_token and value.ndim == 2:
-                sample[name] = _without_end(value[0])
-        elif isinstance(value, list) and len(value) == 1:
-            sample[name] = value[0]
-        else:
-            sample[name] = value
+        whole = name in media and tokens is not None
+        if whole or size_of(value) != 1 or not isinstance(value, (torch.Tensor, list)):
+            continue
+        sample[name] = row = value[0]
+        if name in LABEL_FIELDS and getattr(value, "ndim", 0) == 2 and len(row) != width:
+            real = (row != IGNORE_INDEX).nonzero()  # of an encoder-decoder
+            sample[name] = row[: int(real[-1]) + 1] if len(real) else row[:0]
     trimmed: dict[str, Any] = Trim(media)(sample)
     return trimmed
-
-
-def _without_end(labels: torch.Tensor) -> torch.Tensor:
-    """Labels of an encoder-decoder without their padding."""
-    real = (labels != IGNORE_INDEX).nonzero()
-    return labels[: int(real[-1]) + 1] if len(real) else labels[:0]
 
 
 Kind = frozenset[tuple[str, int | None]]
@@ -180,9 +165,6 @@ def try_joining(
     if how is not None:
         how = f"{together} batch than joining them does: {how}"
     return JoiningTrial(samples, collator, frozenset(kinds), True, how)
-
-
-_CLOSE = {"rtol": 1e-4, "atol": 1e-4, "equal_nan": True}
 
 
 def padding_of(
@@ -310,7 +292,9 @@ def _shown(value: Any) -> str:
 def _equal(mine: Any, other: Any) -> bool:
     """Whether two values that are no tensors are the same, with all that they hold."""
     if isinstance(mine, torch.Tensor) and isinstance(other, torch.Tensor):
-        return mine.shape == other.shape and torch.allclose(mine.to(other.dtype), other, **_CLOSE)  # type: ignore[arg-type]
+        return mine.shape == other.shape and torch.allclose(
+            mine.to(other.dtype), other, rtol=1e-4, atol=1e-4, equal_nan=True
+        )
     if type(mine) is not type(other):
         return False
     if isinstance(mine, Mapping):
@@ -326,18 +310,12 @@ def _holds(row: Any, value: Any) -> bool:
     if part is None or whole is None:
         return _equal(value, row)
     if part.shape == whole.shape:
-        return torch.allclose(part.to(whole.dtype), whole, **_CLOSE)  # type: ignore[arg-type]
+        return _equal(part, whole)
     return bool(part.ndim) and bool(whole.ndim) and _side(part, whole) is not None
 
 
 def _equal_up_to_zeros(mine: torch.Tensor, other: torch.Tensor) -> bool:
     if mine.ndim != other.ndim or mine.shape[:1] != other.shape[:1]:
         return False
-    least = [min(sizes) for sizes in zip(mine.shape, other.shape)]
-    both = tuple(slice(size) for size in least)
-    if not torch.allclose(mine[both].to(other.dtype), other[both], **_CLOSE):  # type: ignore[arg-type]
-        return False
-    # What is beyond the part that both have is padding.
-    return all(
-        torch.count_nonzero(whole) == torch.count_nonzero(whole[both]) for whole in (mine, other)
-    )
+    largest = [max(sizes) for sizes in zip(mine.shape[1:], other.shape[1:])]
+    return _equal(*(padded(each, largest) for each in (mine, other)))

@@ -41,19 +41,18 @@ class Supervised(NamedTuple):
 
 def labels_of(sample: Any) -> Any | None:
     """The labels of a sample or of a batch, by key or by attribute; None where there are none."""
-    if isinstance(sample, MAPPINGS):
-        for name in LABEL_FIELDS:
-            labels = sample.get(name)
-            if labels is not None:
-                return labels
-        return None
     if isinstance(sample, (np.ndarray, list)) or is_tensor(sample):
         return None
     for name in LABEL_FIELDS:
-        labels = getattr(sample, name, None)
+        labels = field_of(sample, name)
         if labels is not None:
             return labels
     return None
+
+
+def field_of(sample: Any, name: str) -> Any | None:
+    """A field of a sample, by key or by attribute; None where there is none."""
+    return sample.get(name) if isinstance(sample, MAPPINGS) else getattr(sample, name, None)
 
 
 def is_tensor(value: Any) -> bool:
@@ -79,6 +78,28 @@ def as_array(value: Any) -> npt.NDArray[Any]:
         plain = value.detach().cpu()
         array = (plain.float() if plain.dtype.is_floating_point else plain).numpy()
     return array
+
+
+def numbers_of(value: Any) -> npt.NDArray[Any]:
+    """As `as_array`, of numbers.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: they are no numbers, or not a number (NaN).
+    """
+    array = as_array(value)
+    if array.dtype.kind not in "iufb":
+        raise TypeError(f"not numbers but {array.dtype}")
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise ValueError("some are NaN")
+    return array
+
+
+def size_of(value: Any) -> int | None:
+    """The first dimension of an array, list or tuple; None of anything else."""
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        return len(value) if isinstance(value, (list, tuple)) else None
+    return shape[0] if len(shape) else None
 
 
 def are_integers(values: list[Any] | tuple[Any, ...]) -> bool:
@@ -109,12 +130,8 @@ def count_labels(labels: Any, width: int | None, tokens: Any | None) -> Supervis
     elif isinstance(labels, (list, tuple)) and labels and _is_sequence(labels[0]):
         return Supervised(sum(count_labels(part, None, None).causal for part in labels), UNSHIFTED)
     else:
-        labels = as_array(labels)
-        if labels.dtype.kind not in "iufb":
-            raise TypeError(f"not numbers but {labels.dtype}")
+        labels = numbers_of(labels)
         count = int(np.count_nonzero(labels != IGNORE_INDEX))
-        if labels.dtype.kind == "f" and np.isnan(labels).any():
-            raise ValueError("some are NaN")
         if not labels.size:
             raise ValueError("there are none")
         if not labels.ndim:

@@ -16,21 +16,17 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.batch.count_media import (
-    MediaCounts,
-    describe,
-    field_of,
-    media_of,
-    media_of_patches,
-)
+from evenstep.batch.count_media import MediaCounts, describe, media_of, media_of_patches
 from evenstep.batch.labels import (
     MAPPINGS,
     Supervised,
     are_integers,
     as_array,
     count_labels,
+    field_of,
     is_tensor,
     labels_of,
+    numbers_of,
 )
 from evenstep.batch.trim import MASK, Trim
 from evenstep.errors import ConfigurationError, SampleError, described
@@ -64,9 +60,8 @@ def length_of(sample: Any) -> int:
         return length
     if tokens is not None:
         raise SampleError(
-            f"its tokens are {describe(tokens)}, not one sequence of numbers; return "
-            "one-dimensional input_ids from the dataset (a tokenizer asked for tensors adds a "
-            f"leading dimension: take [0]), or {_LENGTH_REMEDY}"
+            f"its tokens are {describe(tokens)}, not one sequence of numbers; return such "
+            f"input_ids (take [0] of what a tokenizer returns as tensors), or {_LENGTH_REMEDY}"
         )
     if isinstance(sample, MAPPINGS):
         spoken = _sequence_length(sample.get("labels")) if "input_features" in sample else None
@@ -107,8 +102,7 @@ def supervised_of(sample: Any, length: int | None) -> Supervised:
             return Supervised(1)  # boxes, say: objects of which the sample has one
         raise SampleError(
             f"its labels are {describe(labels)} ({error}); pass "
-            "length_fn=evenstep.SampleCounts(supervised=...), a function from a sample to the "
-            "number of its supervised tokens"
+            "length_fn=evenstep.SampleCounts(supervised=...), a function that counts them"
         ) from error
     if found.shows == FIRST and field_of(sample, "decoder_input_ids") is not None:
         return Supervised(found.causal, FIRST | UNSHIFTED)
@@ -209,12 +203,12 @@ class Measure:
                 samples[place] = _called("trim", self.trim, name, samples[place])
             sample = samples[place]
             lacks_tokens = may_lack_tokens and not _has_tokens(sample)
-            length = None if lacks_tokens else _evaluate("length_fn", length_fn, name, sample)
+            length = None
+            if not lacks_tokens:
+                found = _called("length_fn", length_fn, name, sample)
+                length = _whole("length_fn", length_fn, name, found)
             if length == 0:
-                raise SampleError(
-                    f"{name} has length 0, and an empty sample cannot be trained on; filter it in "
-                    "the dataset"
-                )
+                raise SampleError(f"{name} has length 0; filter it in the dataset")
             if self.supervised_fn is None:
                 found = _called("supervised_fn", supervised_of, name, sample, length)
             else:
@@ -233,9 +227,8 @@ class Measure:
             return found.read(self.labels), 0
         if found.shows & UNKNOWN:
             raise ConfigurationError(
-                f"{name} has a label for each of its tokens and no 'input_ids' to compare them "
-                "with, so it is not known whether the first counts; pass labels='causal' if the "
-                "model shifts labels, else labels='every'"
+                f"{name} has a label for each token and no 'input_ids' that would tell whether the "
+                "first counts; pass labels='causal' if the model shifts labels, else labels='every'"
             )
         return found
 
@@ -247,10 +240,6 @@ class Measure:
         for one in each:
             _whole("patches_fn", self.patches_fn, name, one)
         return media_of_patches(patches, sample)
-
-
-def _evaluate(role: str, function: Callable[..., Any], name: str, *arguments: Any) -> int:
-    return _whole(role, function, name, _called(role, function, name, *arguments))
 
 
 def _called(role: str, function: Callable[..., Any], name: str, *arguments: Any) -> Any:
@@ -313,15 +302,10 @@ def _check_numbers(tokens: Any) -> None:
     if isinstance(tokens, (list, tuple)) and are_integers(tokens):
         return
     try:
-        array = as_array(tokens)
-        if array.dtype.kind not in "iufb":
-            raise TypeError(f"not numbers but {array.dtype}")
-        if array.dtype.kind == "f" and np.isnan(array).any():
-            raise ValueError("some are NaN")
+        numbers_of(tokens)
     except (TypeError, ValueError, RuntimeError) as error:
         raise SampleError(
-            f"its tokens are {describe(tokens)} ({error}); return integers from the dataset, or "
-            f"{_LENGTH_REMEDY}"
+            f"its tokens are {describe(tokens)} ({error}); return integers, or {_LENGTH_REMEDY}"
         ) from error
 
 

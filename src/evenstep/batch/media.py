@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 import torch
 
 from evenstep.batch.count_media import VISION_GRIDS
-from evenstep.errors import CollateError
+from evenstep.errors import CollateError, ConfigurationError
 
 _TILE_MASK = "pixel_attention_mask"
 _SOUND_MASK = "feature_attention_mask"
@@ -43,6 +43,11 @@ _ONE_IMAGE = {"pixel_values": 3, "pixel_values_videos": 4, "image_sizes": 1, _TI
 """Dimensions of a field without the one that counts images."""
 
 Rows = Sequence[torch.Tensor | None]
+
+
+def check_media_fields(names: Collection[str]) -> None:
+    if isinstance(names, str):
+        raise ConfigurationError(f"media_fields={names!r} must be a tuple of names, not text")
 
 
 def join_media(
@@ -104,17 +109,17 @@ def _join(name: str, rows: Rows, names: Set[str]) -> torch.Tensor:
         if names.isdisjoint([_SOUND_MASK] if sound else _SAY_WHAT_IS_REAL):
             raise _unjoinable(name, present, "differ in more than their first dimension")
         largest = [max(sizes) for sizes in zip(*shapes)]
-        present = [_padded(row, largest) for row in present]
+        present = [padded(row, largest) for row in present]
     return torch.cat(present)
 
 
-def _padded(row: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+def padded(row: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """A tensor with zeros behind it in all dimensions but the first."""
     if list(row.shape[1:]) == list(sizes):
         return row
-    padded = row.new_zeros((row.shape[0], *sizes))
-    padded[tuple(slice(size) for size in row.shape)] = row
-    return padded
+    larger = row.new_zeros((row.shape[0], *sizes))
+    larger[tuple(slice(size) for size in row.shape)] = row
+    return larger
 
 
 def _unjoinable(name: str, rows: Sequence[torch.Tensor], why: str) -> CollateError:

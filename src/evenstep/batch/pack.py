@@ -10,77 +10,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from evenstep.arrays import rounded_up
+from evenstep.arrays import Int64Array, prefix_sums, rounded_up
 from evenstep.batch.columns import (
     TOKENS,
     Columns,
     columns_of,
     listed,
-    media_of,
     shapes_text,
-    tensors_of,
     with_own_labels,
 )
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
-from evenstep.batch.media import MEDIA_FIELDS
+from evenstep.batch.media import MEDIA_FIELDS, check_media_fields
 from evenstep.errors import CollateError, ConfigurationError
+from evenstep.plan.value_checks import check_at_least
 
 
-@dataclass(frozen=True)
 class RowLayout:
-    """Lengths are in tokens; `T` is the sum of all rooms."""
+    """Where documents lie in a row of `T` tokens."""
 
-    lengths: tuple[int, ...]
-    """Real tokens of each document; 0 for the last where it is padding only."""
-    rooms: tuple[int, ...]
-    """The same, padding included."""
-
-    @classmethod
-    def of(cls, lengths: list[int], *, document_multiple: int, row_multiple: int) -> RowLayout:
+    def __init__(
+        self, lengths: Sequence[int], *, document_multiple: int = 1, row_multiple: int = 1
+    ) -> None:
         """Pads each document, then the row, to a multiple; 1 pads nothing."""
-        rooms: Sequence[int] = lengths
-        if document_multiple > 1:
-            rooms = [rounded_up(length, document_multiple) for length in lengths]
-        rest = rounded_up(sum(rooms), row_multiple) - sum(rooms)
+        self.lengths = np.array(lengths)
+        """[documents] real tokens of each; 0 for the last where it is padding only."""
+        self.rooms = rounded_up(self.lengths, document_multiple)
+        """[documents] the same, padding included."""
+        rest = -int(self.rooms.sum()) % row_multiple
         if rest:
-            return cls((*lengths, 0), (*rooms, rest))
-        return cls(tuple(lengths), tuple(rooms))
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest document, padding included."""
-        return max(self.rooms)
-
-    @property
-    def padded(self) -> bool:
-        return self.lengths != self.rooms
-
-    @property
-    def starts(self) -> list[int]:
-        """Where each document begins in the row."""
-        return [0, *accumulate(self.rooms)][:-1]
-
-    def cu_seqlens(self, *, padded: bool) -> torch.Tensor:
-        """int32 [documents + 1]: sums of `rooms` if padded, of `lengths` if not."""
-        sizes = self.rooms if padded else self.lengths
-        return torch.tensor([0, *accumulate(sizes)], dtype=torch.int32)
-
-    def documents(self) -> torch.Tensor:
-        """int32 [T]: the document of each token; padding belongs to the document before it."""
-        return torch.from_numpy(self._spread(np.arange(len(self.rooms), dtype=np.int32)))
-
-    def positions(self) -> torch.Tensor:
-        """int64 [T]: counts from 0 in every document, on through its padding."""
-        positions = np.arange(sum(self.rooms))
-        positions -= self._spread(np.array(self.starts))
-        return torch.from_numpy(positions)
+            self.lengths, self.rooms = np.append(self.lengths, 0), np.append(self.rooms, rest)
+        self.starts = prefix_sums(self.rooms)[:-1]
+        """[documents] where each begins in the row."""
+        self.documents = np.arange(len(self.rooms), dtype=np.int32).repeat(self.rooms)
+        """[T] the document of each token; padding belongs to the document before it."""
+        self.positions = np.arange(len(self.documents)) - self.starts.repeat(self.rooms)
+        """[T] counts from 0 in every document, on through its padding."""
 
     def place(self, real: torch.Tensor, fill: float | torch.Tensor) -> torch.Tensor:
         """Puts real tokens into the row.
@@ -92,22 +61,14 @@ class RowLayout:
         Returns:
             [T, ...], `real` itself where nothing is padded.
         """
-        if not self.padded:
+        if len(real) == len(self.positions):
             return real
-        total = sum(self.rooms)
         if isinstance(fill, torch.Tensor):
             row = fill.to(real.dtype, copy=True)
         else:
-            row = real.new_full((total, *real.shape[1:]), fill)
-        lengths = torch.tensor(self.lengths)
-        before = lengths.cumsum(0) - lengths  # real tokens in front of each document
-        shift = torch.repeat_interleave(torch.tensor(self.starts) - before, lengths)
-        row[torch.arange(len(shift)) + shift] = real
+            row = real.new_full((len(self.positions), *real.shape[1:]), fill)
+        row[torch.from_numpy(self.positions < self.lengths.repeat(self.rooms))] = real
         return row
-
-    def _spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """One value per document to one per token. NumPy does it several times as fast as torch."""
-        return values.repeat(self.rooms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,23 +113,13 @@ class PackCollator:
     """Pads ``input_ids``."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.media_fields, str):
-            raise ConfigurationError(
-                f"media_fields={self.media_fields!r} must be a tuple of names, not text"
-            )
-        for name in ("pad_documents_to_multiple_of", "pad_to_multiple_of"):
-            multiple = getattr(self, name)
-            if multiple is not None and (type(multiple) is not int or multiple < 1):
-                raise ConfigurationError(
-                    f"{name}={multiple!r} must be a whole number of tokens from 1, or None for no "
-                    "padding"
-                )
+        check_media_fields(self.media_fields)
         document, row = self.pad_documents_to_multiple_of, self.pad_to_multiple_of
+        check_at_least(1, pad_documents_to_multiple_of=document, pad_to_multiple_of=row)
         if document and row and row % document:
             raise ConfigurationError(
-                f"pad_to_multiple_of={row} must be a multiple of "
-                f"pad_documents_to_multiple_of={document}, or the padding that fills up the row "
-                "would not be cut like a document"
+                f"pad_to_multiple_of={row} must be a multiple of pad_documents_to_multiple_of="
+                f"{document}, so that the padding that fills up the row is cut like a document"
             )
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
@@ -186,29 +137,28 @@ class PackCollator:
                 f"samples of type {type(samples[0]).__name__} with fields {list(columns.fields)} "
                 "cannot be packed; return mappings with 'input_ids', or pass collate_fn="
             )
-        media = media_of(columns, self.media_fields)
-        tensors = {
-            n: tensors_of(n, values) for n, values in columns.fields.items() if n not in media
-        }
+        tensors = dict(columns.tensors)
         tokens = _token_rows(tensors.pop(TOKENS))
-        lengths = [row.shape[0] for row in tokens]
-        layout = RowLayout.of(
-            lengths,
-            document_multiple=self.pad_documents_to_multiple_of or 1,
-            row_multiple=self.pad_to_multiple_of or 1,
-        )
+        lengths = [len(row) for row in tokens]
+        each, whole = self.pad_documents_to_multiple_of, self.pad_to_multiple_of
+        layout = RowLayout(lengths, document_multiple=each or 1, row_multiple=whole or 1)
         joined = torch.cat(tokens).to(torch.int64)
         rows = _label_rows(columns, tensors)
         if rows is None and shifted:
             rows = [with_own_labels({TOKENS: row}, shifted=True)["labels"] for row in tokens]
-        labels = self._labels(rows, joined, layout)
+        _check_unpadded(tensors.pop("attention_mask", None))
+        positions = torch.from_numpy(layout.positions)
         batch: dict[str, Any] = {
             TOKENS: layout.place(joined, self.pad_token_id)[None],
-            "labels": labels,
-            **media,
+            "labels": self._labels(rows, joined, layout),
+            **columns.media,
+            "position_ids": positions[None],
+            "cu_seqlens": _bounds(layout.lengths),
+            "max_seqlen": int(layout.rooms.max()),
+            "document_ids": torch.from_numpy(layout.documents)[None],
         }
-        _check_unpadded(tensors.pop("attention_mask", None))
-        batch.update(self._boundaries(layout))
+        if each or whole:
+            batch["cu_seqlens_padded"] = _bounds(layout.rooms)
         for name, rows in tensors.items():
             if name in batch and name != "position_ids":
                 raise CollateError(
@@ -217,9 +167,8 @@ class PackCollator:
                 )
             if rows is None:
                 batch[name] = listed(columns.fields[name])
-                continue
-            if _sizes(rows) == lengths:
-                fill = layout.positions() if name == "position_ids" and rows[0].ndim == 1 else 0
+            elif [row.shape[0] if row.ndim else None for row in rows] == lengths:
+                fill = positions if name == "position_ids" and rows[0].ndim == 1 else 0
                 batch[name] = layout.place(_joined(name, rows), fill)[None]
             else:
                 equal = all(row.shape == rows[0].shape for row in rows)
@@ -243,19 +192,13 @@ class PackCollator:
         # What models shift are the ids of tokens.
         ids = flat.ndim == 1 and not flat.dtype.is_floating_point
         if labels is None or (self.mask_first_label is not False and ids):
-            flat[layout.starts] = IGNORE_INDEX
+            flat[torch.from_numpy(layout.starts)] = IGNORE_INDEX
         return flat[None]
 
-    def _boundaries(self, layout: RowLayout) -> dict[str, Any]:
-        batch: dict[str, Any] = {
-            "position_ids": layout.positions()[None],
-            "cu_seqlens": layout.cu_seqlens(padded=False),
-            "max_seqlen": layout.longest,
-            "document_ids": layout.documents()[None],
-        }
-        if self.pad_documents_to_multiple_of or self.pad_to_multiple_of:
-            batch["cu_seqlens_padded"] = layout.cu_seqlens(padded=True)
-        return batch
+
+def _bounds(sizes: Int64Array) -> torch.Tensor:
+    """int32 [documents + 1]"""
+    return torch.from_numpy(prefix_sums(sizes).astype(np.int32))
 
 
 def _token_rows(rows: list[torch.Tensor] | None) -> list[torch.Tensor]:
@@ -292,13 +235,12 @@ def _label_rows(
     return None
 
 
-def _joined_labels(labels: list[torch.Tensor], lengths: Sequence[int]) -> torch.Tensor:
+def _joined_labels(labels: list[torch.Tensor], lengths: Int64Array) -> torch.Tensor:
     for i, (row, length) in enumerate(zip(labels, lengths)):
         if not row.ndim or row.shape[0] != length:
             raise CollateError(
                 f"sample {i} of the group has {length} tokens and labels of shape "
-                f"{tuple(row.shape)}; packing needs labels for each token, or one per sample; use "
-                "packed=False"
+                f"{tuple(row.shape)}, not one for each or one in all; use packed=False"
             )
     flat = torch.cat(labels)
     # int64 is the type that cross entropy takes.
@@ -312,10 +254,6 @@ def _check_unpadded(masks: list[torch.Tensor] | None) -> None:
                 f"sample {i} of the group is padded already (its attention_mask holds zeros), and "
                 "padding must not be packed; turn padding off in the tokenizer"
             )
-
-
-def _sizes(rows: list[torch.Tensor]) -> list[int | None]:
-    return [row.shape[0] if row.ndim else None for row in rows]
 
 
 def _joined(name: str, rows: list[torch.Tensor]) -> torch.Tensor:

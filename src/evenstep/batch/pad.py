@@ -18,18 +18,11 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import default_collate
 
 from evenstep.arrays import rounded_up
-from evenstep.batch.columns import (
-    TOKENS,
-    Columns,
-    columns_of,
-    listed,
-    media_of,
-    shapes_text,
-    tensors_of,
-)
+from evenstep.batch.columns import TOKENS, Columns, columns_of, listed, shapes_text
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
-from evenstep.batch.media import MEDIA_FIELDS
+from evenstep.batch.media import MEDIA_FIELDS, check_media_fields
 from evenstep.errors import CollateError, ConfigurationError
+from evenstep.plan.value_checks import check_at_least, check_one_of
 
 WAVEFORM = "input_values"
 """The field of raw audio, as models of transformers take it."""
@@ -50,9 +43,6 @@ class PadCollator:
     side: str = "right"
     """Where the padding goes: "right" or "left". Waveforms, and beside tokens what is not as long
     as these, such as the labels of encoder-decoders, are padded on the right, as models want it."""
-    mask_first_label: bool = False
-    """Set the first label of a row that is padded on the left to -100: a model that shifts labels
-    would predict it from padding. A loader sets this to what its ``labels`` says."""
     pad_token_id: int = 0
     """Pads ``input_ids`` and bare sequences."""
     pad_values: Mapping[str, float] = field(default_factory=dict)
@@ -63,13 +53,9 @@ class PadCollator:
     """Fields of images, videos and audio."""
 
     def __post_init__(self) -> None:
-        if self.side not in ("right", "left"):
-            raise ConfigurationError(f"side={self.side!r} must be 'right' or 'left'")
-        multiple = self.pad_to_multiple_of
-        if multiple is not None and (isinstance(multiple, bool) or multiple < 1):
-            raise ConfigurationError(f"pad_to_multiple_of={multiple!r} must be at least 1")
-        if isinstance(names := self.media_fields, str):
-            raise ConfigurationError(f"media_fields={names!r} must be a tuple of names, not text")
+        check_one_of(("right", "left"), side=self.side)
+        check_at_least(1, pad_to_multiple_of=self.pad_to_multiple_of)
+        check_media_fields(self.media_fields)
         for name, value in {"pad_token_id": self.pad_token_id, **self.pad_values}.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise ConfigurationError(
@@ -85,27 +71,20 @@ class PadCollator:
                 fractions without a mask.
         """
         columns = columns_of(samples, self.media_fields)
-        media = media_of(columns, self.media_fields)
-        tensors = {
-            n: tensors_of(n, values) for n, values in columns.fields.items() if n not in media
-        }
-        spoken = TOKENS not in columns.fields
-        lengths = _lengths(tensors.get(WAVEFORM if spoken else TOKENS))
+        lengths = _lengths(columns.tensors.get(TOKENS if TOKENS in columns.fields else WAVEFORM))
         batch: dict[str, Any] = {}
         for name, values in columns.fields.items():
-            if name in media:
-                batch[name] = media[name]
-            elif (rows := tensors[name]) is None:
+            if name in columns.media:
+                batch[name] = columns.media[name]
+            elif (rows := columns.tensors[name]) is None:
                 batch[name] = listed(values)
             else:
                 batch[name] = self._collate(columns, name, rows, lengths)
-        if self.mask_first_label and lengths is not None and self.side == "left":
-            self._mask_first_labels(tensors, lengths, batch)
         if columns.bare:
             return batch[TOKENS]
         if "attention_mask" not in batch and lengths is not None:
-            side = "right" if spoken else self.side
-            batch["attention_mask"] = self._attention_mask(lengths, side)
+            real = [torch.ones(length, dtype=torch.int64) for length in lengths]
+            batch["attention_mask"] = self._collate(columns, "attention_mask", real, lengths)
         return batch
 
     def _collate(
@@ -118,7 +97,7 @@ class PadCollator:
         # Numbers that are no ids are a vector for each sample, and no sequence.
         ids = rows[0].ndim > 0 and not rows[0].is_floating_point()
         if as_tokens or (name in LABEL_FIELDS and ids):
-            target = self._rounded(longest)
+            target = rounded_up(longest, self.pad_to_multiple_of or 1)
         if target == longest and all(row.shape == rows[0].shape for row in rows):
             return torch.stack(rows)
         if any(row.shape[1:] != rows[0].shape[1:] for row in rows) or None in sizes:
@@ -136,9 +115,6 @@ class PadCollator:
             return padded
         extra = padded.new_full((len(rows), target - longest, *padded.shape[2:]), value)
         return torch.cat([padded, extra] if side == "right" else [extra, padded], dim=1)
-
-    def _rounded(self, length: int) -> int:
-        return rounded_up(length, self.pad_to_multiple_of or 1)
 
     def _padding(self, name: str, dtype: torch.dtype) -> float:
         if name in self.pad_values:
@@ -162,27 +138,9 @@ class PadCollator:
         known = name in LABEL_FIELDS or name in self.pad_values
         if not known and sizes != [len(mask) for mask in columns.fields.get("attention_mask", [])]:
             raise CollateError(
-                f"field {name!r} needs padding, and no attention_mask would say what is real: "
-                f"return one from the dataset, ones as long as {name!r}; or, if the model needs "
-                f"none, pass collate_fn=PadCollator(pad_values={{{name!r}: 0}})"
+                f"field {name!r} needs padding, and no attention_mask would say what is real: give "
+                f"one as long; or, if none is needed, pass PadCollator(pad_values={{{name!r}: 0}})"
             )
-
-    def _mask_first_labels(
-        self, tensors: Mapping[str, Any], lengths: list[int], batch: dict[str, torch.Tensor]
-    ) -> None:
-        for name, rows in tensors.items():
-            labels = name in LABEL_FIELDS or self.pad_values.get(name) == IGNORE_INDEX
-            if labels and rows and [row.shape for row in rows] == [(length,) for length in lengths]:
-                for row, length in zip(batch[name], lengths):
-                    if length < len(row) and not row.is_floating_point():
-                        row[len(row) - length] = IGNORE_INDEX
-
-    def _attention_mask(self, lengths: list[int], side: str) -> torch.Tensor:
-        width = self._rounded(max(lengths))
-        positions = torch.arange(width)
-        real = torch.tensor(lengths)[:, None]
-        mask = positions < real if side == "right" else positions >= width - real
-        return mask.to(torch.int64)
 
 
 def _lengths(tokens: list[torch.Tensor] | None) -> list[int] | None:

@@ -211,14 +211,13 @@ class PreparingCollator:
     def _check_packable(self, samples: Sequence[Mapping[str, Any]]) -> None:
         if self.config is None:
             raise CollateError(
-                "packed groups with images need to know where the model places image tokens; pass "
-                "PreparingCollator(config=model.config)"
+                "packed groups with images need PreparingCollator(config=model.config)"
             )
         kind = getattr(self.config, "model_type", "")
         if kind.startswith("gemma"):
             raise CollateError(
-                f"the model is {kind!r}, whose image tokens attend to those behind them, and "
-                "transformers gets that wrong in packed rows; use packed=False"
+                f"the model is {kind!r}, whose image tokens attend to those behind them, also of "
+                "other documents in packed rows; use packed=False"
             )
 
     def undecoded(self, dataset: Any) -> Any:
@@ -275,11 +274,9 @@ class PreparingCollator:
         )
 
     def _unlike(self, trial: JoiningTrial) -> str:
-        also = "; and a policy that pads, such as Even(packed=False)" if self.packed else ""
+        also = "; and a policy that pads, such as Even(packed=False)" * self.packed
         if not trial.counts:
-            also += (
-                "; and loss_scaling='sample' if a group has other numbers of labels than its rows"
-            )
+            also += "; and loss_scaling='sample' if a group has other numbers of labels"
         return f"{trial.difference}; use {_AGAIN}{also}"
 
     def prepare_checked(self, row: Any, name: str = "a sample") -> dict[str, Any]:
@@ -361,8 +358,7 @@ class PreparingCollator:
         pixels = any(n in s for s in samples for n in self.media_fields)
         if self.late is False or not pixels:
             return bool(self.late)
-        processor = self._processor()
-        why: str | None
+        processor, why = self._processor(), None
         if processor is None:
             why = self._no_rule()
         else:
@@ -370,12 +366,10 @@ class PreparingCollator:
 
             with keeping_random_state():
                 why = why_at_once(self._at_once, rows, samples, processor)
-        if why is None:
-            logger.info("pixels are made once their batch is planned, by the sizes of images")
-        elif self.late:
+        if why is not None and self.late:
             raise ConfigurationError(f"late=True: {why}")
-        else:
-            logger.info("pixels are made before batches are planned: %s", why)
+        when = "once batches are planned" if why is None else f"before batches are planned: {why}"
+        logger.info("pixels are made %s", when)
         return why is None
 
 
@@ -386,7 +380,6 @@ def _check_crossed(samples: Sequence[Mapping[str, Any]]) -> None:
     """
     if len({"cross_attention_mask" in sample for sample in samples}) > 1:
         raise CollateError(
-            "rows with images have a cross_attention_mask, as those of Mllama, and rows without "
-            "have none: in transformers what the model makes of these depends on whether a row "
-            "beside them has an image; give every row one, if only a small one, or leave them out"
+            "rows with images have a cross_attention_mask, as those of Mllama, on which rows "
+            "without depend; give every row one, if only a small one, or leave them out"
         )

@@ -118,7 +118,7 @@ def blank_of_sample(
     Raises:
         ConfigurationError: `sample` has no ``input_ids``, or no media.
     """
-    if not isinstance(sample, MAPPINGS) or TOKENS not in sample or not towers_of(sample, media):
+    if not towers_of(sample, media) or TOKENS not in sample:
         has = list(sample) if isinstance(sample, MAPPINGS) else f"a {type(sample).__name__}"
         raise ConfigurationError(
             "blank= must be a processor, or a prepared sample with an image or sound: a "
@@ -138,29 +138,21 @@ def blank_of_sample(
 
 
 def _kept(tensors: Mapping[str, torch.Tensor], without_media: Sequence[Any]) -> slice:
-    """Which tokens represent media, with those that begin and end them."""
-    tokens = tensors[TOKENS]
+    """Which tokens represent media, with those that begin and end them; all, if that is unknown."""
     kinds = tensors.get("mm_token_type_ids")
-    around = 0
     if kinds is not None and kinds.any():
         stands, around = kinds != 0, 1
-    elif without_media:
-        stands = ~torch.isin(tokens, torch.cat(list(without_media)))
     else:
-        return slice(None)
-    places = stands.nonzero()
-    if not len(places):
-        return slice(None)
-    return slice(max(0, int(places[0]) - around), int(places[-1]) + 1 + around)
+        text = torch.cat([tensors[TOKENS][:0], *without_media])
+        stands, around = ~torch.isin(tensors[TOKENS], text), 0
+    places = stands.nonzero().flatten().tolist() or [0, len(stands) - 1]
+    return slice(max(0, places[0] - around), places[-1] + 1 + around)
 
 
-def _message(processor: Any, wanted: Collection[str]) -> str:
+def _message(processor: Any, wanted: Collection[str]) -> Any:
     kinds = [kind for tower, kind in ((SIGHT, "image"), (SOUND, "audio")) if tower in wanted]
     content = [*({"type": kind} for kind in kinds), {"type": "text", "text": _TEXT}]
-    text: str = processor.apply_chat_template(
-        [{"role": "user", "content": content}], tokenize=False
-    )
-    return text
+    return processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
 
 
 def _tokens(processor: Any, wanted: Collection[str]) -> str:

@@ -60,17 +60,15 @@ class RankLoads:
 STEP_KEY = "evenstep_step"
 """Key of a mapping batch under which its StepInfo travels."""
 
-_COUNTED = (
-    *("samples", "tokens", "padded_tokens", "supervised_tokens", "cost", "patches", "images"),
-)
+_COUNTED = ["samples", "tokens", "padded_tokens", "supervised_tokens", "cost", "patches", "images"]
 _VALUES = (
     *("epoch", "step", "rank", "world_size", "context_rank", "accumulate", "update", "micro_step"),
-    *("ends_update", "filler", "loss_scale", "imbalance", "imbalance_measured"),
-    *("padding", "too_long"),
+    *("ends_update", "filler", "loss_scale", "imbalance", "imbalance_measured", "padding"),
+    *("too_long", *_COUNTED, *(f"global_{name}" for name in _COUNTED)),
 )
 
 _UNCOMPARED = dict.fromkeys(("imbalance", "imbalance_measured", "slow"))
-# They follow from the totals or, where ranks wait for an update, from where a pass began in it
+"""They follow from the totals or, where ranks wait for an update, from where a pass began in it."""
 
 
 def _own(name: str) -> Any:
@@ -201,7 +199,7 @@ class StepInfo:
 
     def to_dict(self) -> dict[str, Any]:
         """All values as JSON-able numbers, and the totals of each rank as lists."""
-        result: dict[str, Any] = {
+        return {
             **{name: getattr(self, name) for name in _VALUES},
             "slow": None if self.slow is None else [each._asdict() for each in self.slow],
             "indices": None if self.indices is None else [plain_value(i) for i in self.indices],
@@ -210,10 +208,6 @@ class StepInfo:
             "loss_scales": list(self.loss_scales),
             "per_rank": {f.name: getattr(self.totals, f.name).tolist() for f in fields(StepTotals)},
         }
-        for name in _COUNTED:
-            result[name] = getattr(self, name)
-            result[f"global_{name}"] = getattr(self, f"global_{name}")
-        return result
 
     def scalars(self, prefix: str = "evenstep/") -> dict[str, float]:
         """What a logger shows of the step, of all ranks: ``wandb.log(step.scalars())``. Named as
@@ -236,20 +230,16 @@ class StepInfo:
     def to_line(self) -> dict[str, Any]:
         """What `evenstep.run_log` writes of the step: all ranks together, JSON-able."""
         moments = self.totals.moments.together()
-        vision: dict[str, Any] = {}
+        names = ["samples", "tokens", "padded_tokens", "cost"]
         if self.global_images:
-            vision = {"patches": self.global_patches, "images": self.global_images}
+            names += ["patches", "images"]
         return {
             "step": self.step,
             "epoch": self.epoch,
-            "samples": self.global_samples,
-            "tokens": self.global_tokens,
-            "padded_tokens": self.global_padded_tokens,
-            "cost": self.global_cost,
+            **{name: getattr(self, f"global_{name}") for name in names},
             "imbalance": self.imbalance,
             "imbalance_measured": self.imbalance_measured,
             **({} if self.slow is None else {"slow": [each._asdict() for each in self.slow]}),
-            **vision,
             **({"sources": _plain(self.global_sources)} if self.names else {}),
             **({"too_long": self.too_long} if self.too_long else {}),
             "ends_update": self.ends_update,
@@ -288,8 +278,7 @@ def attach_step(batch: Any, step: StepInfo) -> bool:
         return False
     if STEP_KEY in batch:
         raise ConfigurationError(
-            f"the collated batch has a field {STEP_KEY!r} already, which evenstep uses "
-            "itself; rename it in the collate function"
+            f"the collated batch has a field {STEP_KEY!r} already; rename it in collate_fn"
         )
     batch[STEP_KEY] = step
     return True
@@ -313,8 +302,7 @@ def pop_step(batch: Any) -> StepInfo:
     step = batch.pop(STEP_KEY, None)
     if not isinstance(step, StepInfo):
         raise ConfigurationError(
-            f"the batch, with fields {list(batch)}, has no StepInfo: it was popped already, a "
-            "wrapper around the loader rebuilt the batch, or the batch is not from an evenstep "
-            "loader; pop it once, first thing, or iterate over loader.steps()"
+            f"the batch, with fields {list(batch)}, has no StepInfo: it was popped already, or "
+            "rebuilt; pop it once, first thing, or iterate over loader.steps()"
         )
     return step

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, MAPPINGS, as_array
+from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, MAPPINGS, as_array, size_of
 from evenstep.errors import SampleError
 
 MASK = "attention_mask"
@@ -45,7 +45,7 @@ class Trim:
         if mask is None or (isinstance(mask, list) and mask.count(1) == len(mask)):  # as most are
             return sample
         tokens = next((t for name in _TOKENS if (t := sample.get(name)) is not None), None)
-        real, length = _numbers(mask), _size(tokens)
+        real, length = _numbers(mask), size_of(tokens)
         if real is None or real.shape != (length,) or real.all():
             return sample
         ones = np.flatnonzero(real)
@@ -57,7 +57,7 @@ class Trim:
         fields = {
             name: value
             for name, value in sample.items()
-            if name not in self.others and _size(value) == length
+            if name not in self.others and size_of(value) == length
         }
         # In front of the ones, from there to the left, and behind them.
         before, after = slice(begin - 1, None, -1) if begin else slice(0), slice(end, None)
@@ -72,8 +72,8 @@ class Trim:
         kept = slice(begin - more[0], end + more[1])
         if self.packed and not real[kept].all():
             raise SampleError(
-                "its attention_mask has zeros between its ones, or where it has labels, and packed "
-                "rows have no such mask; leave these tokens out in the dataset"
+                "its attention_mask has zeros between its ones, or where it has labels, which "
+                "packed rows cannot have; leave these tokens out in the dataset"
             )
         return {**sample, **{name: value[kept] for name, value in fields.items()}}
 
@@ -94,13 +94,6 @@ def _content(name: str, beyond: npt.NDArray[Any]) -> int:
             f"though they look like padding; set them to {IGNORE_INDEX}, or leave the padding out"
         )
     return int(np.flatnonzero(content)[-1]) + 1 if content.any() else 0
-
-
-def _size(value: Any) -> int | None:
-    shape = getattr(value, "shape", None)
-    if shape is None:
-        return len(value) if isinstance(value, (list, tuple)) else None
-    return shape[0] if len(shape) else None
 
 
 def _numbers(value: Any) -> npt.NDArray[Any] | None:

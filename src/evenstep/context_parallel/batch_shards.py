@@ -19,6 +19,7 @@ from evenstep.batch.formats.packed import PackedRow, read_packed
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.errors import CollateError, ConfigurationError
 from evenstep.plan.sharding import Sharding
+from evenstep.plan.value_checks import shorten
 
 SHARDING = "sharding"
 """The field of a shard that holds its `Sharding`."""
@@ -42,29 +43,25 @@ def document_lengths(batch: Mapping[str, Any]) -> Int64Array:
     """
     batch = batch if isinstance(batch, Mapping) else {}
     if SHARDING in batch:
-        raise CollateError(
-            "the batch is a rank's shard already (it has a field 'sharding'); shard the whole row, "
-            "once"
-        )
+        raise CollateError("the batch is a rank's shard already; shard the whole row, once")
     tokens = batch.get("input_ids")
     name = next((name for name in _BOUNDS if name in batch), None)
     if name is None or not isinstance(tokens, torch.Tensor):
         raise CollateError(
-            "the batch lacks input_ids, or cu_seqlens, where its documents begin; collate it with "
-            "PackCollator()"
+            "the batch lacks input_ids or cu_seqlens; collate it with PackCollator()"
         )
     if tokens.ndim != 2 or tokens.shape[0] != 1:
         raise CollateError(
-            f"input_ids of shape {tuple(tokens.shape)} must be one row [1, tokens], which "
-            "context-parallel ranks share; collate with PackCollator(), one micro-batch per row"
+            f"input_ids of shape {tuple(tokens.shape)} must be one row [1, tokens]; collate with "
+            "PackCollator(), one micro-batch per row"
         )
     bounds = torch.as_tensor(batch[name]).cpu().numpy().astype(np.int64)
     total = tokens.shape[1]
     lengths: Int64Array = np.diff(bounds)
     if bounds.ndim != 1 or len(bounds) < 2 or bounds[0] or bounds[-1] != total or lengths.min() < 1:
         raise CollateError(
-            f"{name}={_shortened(bounds)} must ascend from 0 to the {total:,} tokens of the row; "
-            "for padded documents give cu_seqlens_padded, as PackCollator() does"
+            f"{name}={shorten(bounds.tolist())} must ascend from 0 to the {total:,} tokens of the "
+            "row; for padded documents give cu_seqlens_padded, as PackCollator() does"
         )
     return lengths
 
@@ -104,16 +101,14 @@ def shard_batch(
     """
     sharding.check_rank(rank)
     if not np.array_equal(lengths := document_lengths(batch), sharding.lengths):
+        rows = [shorten(each.tolist()) for each in (lengths, sharding.lengths)]
         raise CollateError(
-            f"the row has {_documents_text(lengths)}, and the sharding was made for "
-            f"{_documents_text(sharding.lengths)}; make it from document_lengths(batch)"
+            f"the row has documents of {rows[0]} tokens, and the sharding was made for {rows[1]}; "
+            "make it from document_lengths(batch)"
         )
     packed = read_packed(batch)
     if packed.labels.dtype.is_floating_point:
-        raise CollateError(
-            f"labels of type {packed.labels.dtype} cannot be sharded; they must be one whole "
-            "number per token"
-        )
+        raise CollateError(f"labels of {packed.labels.dtype} cannot be sharded; give whole numbers")
     cut = _cut_fields(batch, packed)
     labels = packed.next_labels(labels_shifted)
     positions = torch.from_numpy(sharding.indices(rank)).to(packed.input_ids.device)
@@ -159,8 +154,7 @@ def unshard(parts: Sequence[torch.Tensor], sharding: Sharding, *, dim: int = 1) 
     """
     if len(parts) != sharding.ranks:
         raise ConfigurationError(
-            f"{len(parts)} parts must be one for each of the {sharding.ranks} ranks that the "
-            "sequence was cut over"
+            f"{len(parts)} parts must be one of each of the {sharding.ranks} ranks"
         )
     for rank, (part, tokens) in enumerate(zip(parts, sharding.tokens.tolist())):
         if not -part.ndim <= dim < part.ndim or part.shape[dim] != tokens:
@@ -171,12 +165,3 @@ def unshard(parts: Sequence[torch.Tensor], sharding: Sharding, *, dim: int = 1) 
     return torch.cat(list(parts), dim).index_select(
         dim, torch.from_numpy(sharding.restore).to(parts[0].device)
     )
-
-
-def _documents_text(lengths: Int64Array) -> str:
-    return f"{len(lengths)} documents of {_shortened(lengths)} tokens"
-
-
-def _shortened(values: Int64Array, limit: int = 6) -> str:
-    text = ", ".join(map(str, values[:limit].tolist()))
-    return f"[{text}, ...]" if len(values) > limit else f"[{text}]"

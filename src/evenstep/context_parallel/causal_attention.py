@@ -58,8 +58,7 @@ def attention(
     if any(x.device != prepared.device for x in (q, k, v)):
         raise ConfigurationError(
             f"q, k and v on {[str(x.device) for x in (q, k, v)]} must be on "
-            f"{str(prepared.device)!r}, for which the sharding was prepared; pass device= to "
-            "prepare()"
+            f"{str(prepared.device)!r}, for which the sharding was prepared (prepare(device=))"
         )
     q, k, v = _cast(q, k, v)
     _check(q, k, v, prepared)
@@ -68,7 +67,7 @@ def attention(
         q, k, v = q[0], k[0], v[0]
     backend = pick_backend(prepared.backend, prepared.device, q.dtype)
     kernel = prepared.kernel(backend)
-    keys, values = gather_keys_values(k, v, prepared.collectives, kernel, prepared.slot)
+    keys, values = _Gather.apply(k, v, prepared.collectives, kernel, prepared.slot)  # type: ignore[no-untyped-call]
     # No kernel takes an empty batch. The reference, though it has no fragment to compute, still
     # lets backward reach the collective.
     run = kernel if prepared.tokens else prepared.kernel("sdpa")
@@ -91,20 +90,17 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prepared: Prepared
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}"
     if q.ndim not in (3, 4) or k.ndim != q.ndim or k.shape != v.shape:
         raise ConfigurationError(
-            f"{shapes} must be [tokens, heads, head dim], k and v alike, or all with a batch "
-            "dimension of 1 in front"
+            f"{shapes} must be [tokens, heads, head dim], k and v alike, or all [1, ...]"
         )
     if q.ndim == 4 and (len(q) != 1 or len(k) != 1):
         raise ConfigurationError(
-            f"{shapes} have a batch dimension other than 1; a sharding is for one packed sequence, "
-            "so prepare and call attention for each row"
+            f"{shapes} have several rows; prepare and call attention for each row"
         )
     (tokens, heads, size), (key_tokens, kv_heads, key_size) = q.shape[-3:], k.shape[-3:]
     if tokens != prepared.tokens or key_tokens != prepared.tokens:
         raise ConfigurationError(
-            f"{shapes} must have the {prepared.tokens} tokens of rank {prepared.rank} of "
-            f"{prepared.sharding.ranks}; cut the micro-batch by "
-            f"sharding.indices({prepared.rank}), and put heads after tokens"
+            f"{shapes} must have the {prepared.tokens} tokens of rank {prepared.rank}: those of "
+            f"sharding.indices({prepared.rank}); put heads after tokens"
         )
     if size != key_size or not size:
         raise ConfigurationError(f"{shapes} must have equal head dims, at least 1")
@@ -117,30 +113,14 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, prepared: Prepared
         raise ConfigurationError(f"q, k and v of {dtypes} must have one floating dtype; cast them")
 
 
-def gather_keys_values(
-    k: torch.Tensor, v: torch.Tensor, collectives: Collectives, kernel: Kernel, slot: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gathers the keys and values that this rank's kernel takes.
-
-    Args:
-        k, v: [tokens of this rank, kv heads, head dim].
-        slot: tokens of the rank that has most: in the gathered buffer the rows of rank r begin at
-            ``r * slot``.
-
-    Returns:
-        k and v [keys, kv heads, head dim]. Backward, which every rank must reach, adds the
-        gradients of a rank in float32 at least, and those of all ranks in the dtype of `k`.
-
-    Raises:
-        PeerError: another rank died, here or in backward.
-    """
-    gathered: tuple[torch.Tensor, torch.Tensor] = _Gather.apply(  # type: ignore[no-untyped-call]
-        k, v, collectives, kernel, slot
-    )
-    return gathered
-
-
 class _Gather(torch.autograd.Function):
+    """Gathers the keys and values that this rank's kernel takes: [keys, kv heads, head dim].
+
+    `slot` are tokens of the rank that has most: in the gathered buffer the rows of rank r begin at
+    ``r * slot``. Backward, which every rank must reach, adds the gradients of a rank in float32 at
+    least, and those of all ranks in the dtype of `k`.
+    """
+
     @staticmethod
     def forward(
         ctx: Any,

@@ -1,55 +1,43 @@
 """What context-parallel ranks send each other: equally many rows from each, gathered or summed.
 
-Each collective is one call of the backend; a backend without reduce-scatter sums by all-reduce.
-If a rank dies, the others raise `PeerError` as soon as the backend notices: Gloo when the
-connection closes, NCCL when its watchdog times out, after the `timeout` of `init_process_group`.
+Each collective is one call of the backend. If a rank dies, the others raise `PeerError` as soon as
+the backend notices: Gloo when the connection closes, NCCL when its watchdog times out, after the
+`timeout` of `init_process_group`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from evenstep.errors import ConfigurationError, PeerError
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
 Group: TypeAlias = "dist.ProcessGroup | DeviceMesh | None"
 
 
-class Collectives(Protocol):
-    """The collectives of the context-parallel ranks, for one of them."""
-
-    ranks: int
-    rank: int
-
-    def all_gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """Returns the `rows` [n, ...] of all ranks, in their order: [ranks x n, ...]."""
-
-    def reduce_scatter(self, rows: torch.Tensor) -> torch.Tensor:
-        """Sums `rows` [ranks x n, ...] over ranks and returns the part of this rank: [n, ...].
-        `rows` may be overwritten."""
-
-
-class OneRank:
-    """A single rank, which sends nothing."""
+class Collectives:
+    """The collectives of the context-parallel ranks, for one of them: here of a single rank, which
+    sends nothing."""
 
     ranks = 1
     rank = 0
 
     def all_gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """Returns the `rows` [n, ...] of all ranks, in their order: [ranks x n, ...]."""
         return rows
 
     def reduce_scatter(self, rows: torch.Tensor) -> torch.Tensor:
+        """Sums `rows` [ranks x n, ...] over ranks and returns the part of this rank: [n, ...].
+        `rows` may be overwritten."""
         return rows
 
 
-class GroupCollectives:
+class GroupCollectives(Collectives):
     """Collectives over a process group of torch.distributed."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -67,17 +55,9 @@ class GroupCollectives:
         return gathered
 
     def reduce_scatter(self, rows: torch.Tensor) -> torch.Tensor:
-        rows = rows.contiguous()
         own = rows.new_empty((len(rows) // self.ranks, *rows.shape[1:]))
         with self._explained("summing the gradients of keys and values of"):
-            try:
-                self._scatter(own, rows, group=self._group)
-            except RuntimeError as error:
-                # All ranks raise this alike, before anything is sent.
-                if "not support" not in str(error):
-                    raise
-                dist.all_reduce(rows, group=self._group)
-                own.copy_(rows[self.rank * len(own) :][: len(own)])
+            self._scatter(own, rows.contiguous(), group=self._group)
         return own
 
     @contextmanager
@@ -107,28 +87,21 @@ def collectives_of(group: Group, ranks: int) -> Collectives:
     """
     if not (dist.is_available() and dist.is_initialized()):
         if group is None and ranks == 1:
-            return OneRank()
+            return Collectives()
         raise ConfigurationError(
             f"a sharding for {ranks} context-parallel ranks needs torch.distributed; call "
             "torch.distributed.init_process_group() before evenstep.context_parallel.prepare()"
         )
-    collectives = GroupCollectives(process_group(group))
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            raise ConfigurationError(
+                f"the device mesh has dimensions {group.mesh_dim_names or group.ndim}; pass the "
+                'one of context parallelism, as in mesh["cp"]'
+            )
+        group = group.get_group()
+    collectives = GroupCollectives(group)
     if collectives.rank < 0:
         raise ConfigurationError(
-            f"process {dist.get_rank()} is not in the context-parallel group; pass the group that "
-            "it is in"
+            f"process {dist.get_rank()} is not in the context-parallel group; pass the one it is in"
         )
     return collectives
-
-
-def process_group(group: Group) -> dist.ProcessGroup | None:
-    from torch.distributed.device_mesh import DeviceMesh
-
-    if not isinstance(group, DeviceMesh):
-        return group
-    if group.ndim != 1:
-        raise ConfigurationError(
-            f"the device mesh has dimensions {group.mesh_dim_names or group.ndim}; pass the one of "
-            'context parallelism, as in mesh["cp"]'
-        )
-    return group.get_group()

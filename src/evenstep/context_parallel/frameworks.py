@@ -22,36 +22,10 @@ import numpy as np
 import torch
 
 from evenstep.batch.formats.train_loops import to_megatron
+from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.context_parallel.batch_shards import shard_batch
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding, shard_per_document
-
-
-def check_thd(sharding: Sharding, otherwise: str = "evenstep.context_parallel.attention") -> None:
-    """Checks that a sharding is Transformer Engine's cut.
-
-    Args:
-        otherwise: the remedy: what runs any sharding.
-
-    Raises:
-        ConfigurationError: it is another.
-    """
-    chunks = 2 * sharding.ranks
-    odd = np.flatnonzero(sharding.lengths % chunks)
-    if sharding.ranks > 1 and len(odd):
-        raise ConfigurationError(
-            f"document {odd[0]} has {sharding.lengths[odd[0]]:,} tokens, and Transformer Engine "
-            f"cuts every document into {chunks} equal chunks for {sharding.ranks} ranks; pad them "
-            f"with PackCollator(pad_documents_to_multiple_of={chunks}), or use {otherwise}, which "
-            "needs no padding"
-        )
-    theirs = shard_per_document(sharding.lengths, sharding.ranks)
-    if not np.array_equal(theirs.permutation, sharding.permutation):
-        raise ConfigurationError(
-            f"the {sharding.method} sharding is not the cut that Transformer Engine's attention "
-            "assumes, so results would be wrong without an error; use shard_per_document, or "
-            f"{otherwise}, which runs any sharding"
-        )
 
 
 def to_megatron_shard(
@@ -85,14 +59,13 @@ def to_megatron_shard(
             the one that Transformer Engine assumes.
     """
     if not own_attention:
-        check_thd(sharding, "own_attention=True with evenstep.context_parallel.attention")
+        _check_thd(sharding)
     shard = shard_batch(batch, sharding, rank, labels_shifted=labels_shifted)
     whole, parameters = to_megatron(
         batch,
         labels_shifted=labels_shifted,
         context_parallel_size=1 if own_attention else sharding.ranks,
     )
-    positions = torch.from_numpy(sharding.indices(rank)).to(whole["tokens"].device)
     boundaries = ("cu_seqlens", "cu_seqlens_padded", "max_seqlen")
     fields = {
         name: shard[name] if name in shard and name not in boundaries else value
@@ -100,7 +73,29 @@ def to_megatron_shard(
     }
     fields["tokens"] = shard["input_ids"]
     fields["labels"] = shard["shift_labels"]
-    fields["loss_mask"] = whole["loss_mask"].index_select(1, positions)
+    fields["loss_mask"] = (fields["labels"] != IGNORE_INDEX).to(torch.float32)
     if sharding.ranks > 1 and fields["cu_seqlens_padded"] is None:
         fields["cu_seqlens_padded"] = fields["cu_seqlens"]
     return fields, parameters
+
+
+def _check_thd(sharding: Sharding) -> None:
+    """
+    Raises:
+        ConfigurationError: a sharding is not Transformer Engine's cut.
+    """
+    chunks = 2 * sharding.ranks
+    odd = np.flatnonzero(sharding.lengths % chunks)
+    remedy = "or use own_attention=True with evenstep.context_parallel.attention"
+    if sharding.ranks > 1 and len(odd):
+        raise ConfigurationError(
+            f"document {odd[0]} has {sharding.lengths[odd[0]]:,} tokens, and Transformer Engine "
+            f"cuts every document into {chunks} equal chunks for {sharding.ranks} ranks; pad them "
+            f"with PackCollator(pad_documents_to_multiple_of={chunks}), {remedy}"
+        )
+    theirs = shard_per_document(sharding.lengths, sharding.ranks)
+    if not np.array_equal(theirs.permutation, sharding.permutation):
+        raise ConfigurationError(
+            f"the {sharding.method} sharding is not the cut that Transformer Engine's attention "
+            f"assumes, so results would be wrong; use shard_per_document, {remedy}"
+        )

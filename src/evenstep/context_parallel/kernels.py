@@ -16,18 +16,20 @@ CUDA. To the kernel a fragment is one sequence, with fewer queries than keys; se
 `varlen_arguments`. Their causal mask is aligned at the bottom right. Keys that two fragments meet
 are repeated: with two chunks per rank, one from either end, the keys are 1 + 1 / 2C times the
 tokens on C ranks. The package flash-attn is used if it is installed, else PyTorch's own
-`varlen_attn`, which first took a scale in 2.11, and fewer kv heads than query heads in 2.12.
+`varlen_attn` from 2.12 on, which takes a scale, and fewer kv heads than query heads.
 """
 
 from __future__ import annotations
 
+import abc
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -41,13 +43,16 @@ BACKENDS = ("auto", "flash", "sdpa")
 _HALF = (torch.float16, torch.bfloat16)
 
 
-class Kernel(Protocol):
+class Kernel(abc.ABC):
     """Causal attention within documents, for one rank's fragments."""
 
-    rows: torch.Tensor
-    """[keys] int64: rows of the buffer of all ranks' keys (see `layout`) that it takes, in its
-    order."""
+    def __init__(self, sharding: Sharding, rank: int, device: torch.device) -> None:
+        self.varlen = varlen_arguments(sharding, rank)
+        self.rows = torch.from_numpy(buffer_rows(sharding, self.varlen.keys)).to(device)
+        """[keys] int64: rows of the buffer of all ranks' keys (see `layout`) that it takes, in its
+        order."""
 
+    @abc.abstractmethod
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
@@ -83,13 +88,10 @@ class _Block:
         return torch.ones(rows, columns, dtype=torch.bool, device=device).tril(columns - rows)
 
 
-class SdpaKernel:
-    """See `evenstep.context_parallel.kernels.Kernel`."""
-
+class SdpaKernel(Kernel):
     def __init__(self, sharding: Sharding, rank: int, device: torch.device) -> None:
-        varlen = varlen_arguments(sharding, rank)
-        self.rows = torch.from_numpy(buffer_rows(sharding, varlen.keys)).to(device)
-        queries, keys = varlen.cu_seqlens_q.tolist(), varlen.cu_seqlens_k.tolist()
+        super().__init__(sharding, rank, device)
+        queries, keys = self.varlen.cu_seqlens_q.tolist(), self.varlen.cu_seqlens_k.tolist()
         self._blocks = [
             block
             for (start, stop), (first, end) in zip(pairwise(queries), pairwise(keys))
@@ -176,82 +178,43 @@ def _cut(first: int, keys: int, start: int, stop: int) -> Iterator[_Block]:
 VarlenAttention = Callable[..., torch.Tensor]
 
 
-class FlashKernel:
-    """See `evenstep.context_parallel.kernels.Kernel`. float16 and bfloat16 only."""
+class FlashKernel(Kernel):
+    """float16 and bfloat16 only."""
 
-    def __init__(
-        self,
-        sharding: Sharding,
-        rank: int,
-        device: torch.device,
-        *,
-        function: VarlenAttention | None = None,
-    ) -> None:
-        varlen = varlen_arguments(sharding, rank)
-        self.rows = torch.from_numpy(buffer_rows(sharding, varlen.keys)).to(device)
+    def __init__(self, sharding: Sharding, rank: int, device: torch.device) -> None:
+        super().__init__(sharding, rank, device)
+        varlen = self.varlen
+        ends = (varlen.cu_seqlens_q, varlen.cu_seqlens_k)
         self._bounds = (
-            torch.from_numpy(varlen.cu_seqlens_q).to(device),
-            torch.from_numpy(varlen.cu_seqlens_k).to(device),
-            varlen.max_seqlen_q,
-            varlen.max_seqlen_k,
+            *(torch.from_numpy(each).to(device) for each in ends),
+            *(varlen.max_seqlen_q, varlen.max_seqlen_k),
         )
-        self._function = function or flash_function()
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        assert self._function is not None  # `check_backend` refuses this back end otherwise
-        return self._function(q, k, v, *self._bounds, scale=scale)
+        function = flash_function()
+        assert function is not None  # `check_backend` refuses this back end otherwise
+        return function(q, k, v, *self._bounds, scale=scale)
 
 
 @cache
 def flash_function() -> VarlenAttention | None:
     """A function (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, scale) that
     is causal and takes fewer kv heads than query heads; None if no package has one."""
-    return _of_package() or _of_torch()
-
-
-def _of_package() -> VarlenAttention | None:
-    try:
-        flash_attn_varlen_func = import_module("flash_attn").flash_attn_varlen_func
-    except (AttributeError, ImportError):
-        return None
-
-    def attend(*tensors_and_bounds: Any, scale: float) -> torch.Tensor:
-        out: torch.Tensor = flash_attn_varlen_func(
-            *tensors_and_bounds, softmax_scale=scale, causal=True
-        )
-        return out
-
-    return attend
-
-
-def _of_torch() -> VarlenAttention | None:
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return None
-    takes = inspect.signature(varlen_attn).parameters
-    causal = {"window_size": (-1, 0)} if "window_size" in takes else {"is_causal": True}
-
-    def attend(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *bounds: Any, scale: float
-    ) -> torch.Tensor:
-        options: dict[str, Any] = dict(causal)
-        shared = q.shape[1] // k.shape[1]  # query heads of a kv head
-        if "enable_gqa" in takes:
-            options["enable_gqa"] = shared > 1
-        elif shared > 1:
-            k, v = (x.repeat_interleave(shared, dim=1) for x in (k, v))
-        if "scale" in takes:
-            options["scale"] = scale
-        elif scale != q.shape[-1] ** -0.5:
-            q = q * (scale * q.shape[-1] ** 0.5)
-        out = varlen_attn(q, k, v, *bounds, **options)
-        assert isinstance(out, torch.Tensor)  # a tuple only on request
-        return out
-
-    return attend
+    with suppress(AttributeError, ImportError):
+        of_package = import_module("flash_attn").flash_attn_varlen_func
+        return lambda *given, scale: of_package(*given, softmax_scale=scale, causal=True)
+    with suppress(AttributeError, ImportError):
+        of_torch: Any = import_module("torch.nn.attention.varlen").varlen_attn
+        if {"window_size", "scale", "enable_gqa"} <= inspect.signature(of_torch).parameters.keys():
+            return lambda q, k, v, *bounds, scale: of_torch(
+                *(q, k, v, *bounds),
+                window_size=(-1, 0),
+                scale=scale,
+                enable_gqa=q.shape[1] != k.shape[1],
+            )
+    return None
 
 
 def check_backend(name: str, device: torch.device) -> None:
@@ -265,9 +228,8 @@ def check_backend(name: str, device: torch.device) -> None:
         )
     if name == "flash" and flash_function() is None:
         raise ConfigurationError(
-            "backend='flash' needs the package flash-attn, or a PyTorch with "
-            f"torch.nn.attention.varlen (this is {torch.__version__}); install one of them, or use "
-            "backend='sdpa'"
+            f"backend='flash' needs flash-attn, or PyTorch 2.12 (this is {torch.__version__}); "
+            "install one of them, or use backend='sdpa'"
         )
 
 
@@ -288,8 +250,4 @@ def pick_backend(name: str, device: torch.device, dtype: torch.dtype) -> str:
     return "flash" if fits else "sdpa"
 
 
-def kernel_of(name: str, sharding: Sharding, rank: int, device: torch.device) -> Kernel:
-    """Builds the back end `name` (not "auto") for one rank's fragments."""
-    if name == "flash":
-        return FlashKernel(sharding, rank, device)
-    return SdpaKernel(sharding, rank, device)
+KERNELS: dict[str, type[Kernel]] = {"flash": FlashKernel, "sdpa": SdpaKernel}

@@ -13,7 +13,7 @@ from hashlib import blake2b
 import torch
 
 from evenstep.context_parallel.collectives import Collectives, Group, collectives_of
-from evenstep.context_parallel.kernels import Kernel, check_backend, kernel_of, pick_backend
+from evenstep.context_parallel.kernels import KERNELS, Kernel, check_backend, pick_backend
 from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, PeerError
 from evenstep.plan.sharding import Sharding
 
@@ -42,21 +42,15 @@ def agree(collectives: Collectives, sharding: Sharding | None, device: torch.dev
     """
     own = FAILED if sharding is None else fingerprint(sharding)
     sent = collectives.all_gather(torch.tensor([own], dtype=torch.int64, device=device)).tolist()
-    failed = [
-        peer for peer, value in enumerate(sent) if value == FAILED and peer != collectives.rank
-    ]
     others = [peer for peer, value in enumerate(sent) if value != own]
+    failed = [peer for peer in others if sent[peer] == FAILED]
     if failed:
-        raise PeerError(
-            f"context-parallel ranks {failed} could not prepare the sharding of this micro-batch; "
-            "see their own errors"
-        )
+        raise PeerError(f"context-parallel ranks {failed} could not prepare; see their own errors")
     if others and sharding is not None:
         raise MismatchError(
             f"context-parallel rank {collectives.rank} has another sharding than ranks {others}: "
-            f"its own is {sharding.method}, {int(sharding.lengths.sum())} tokens in "
-            f"{len(sharding.lengths)} documents; give all ranks of a group the same micro-batch, "
-            "cut by the same method"
+            f"its own is {sharding.method}, of {len(sharding.lengths)} documents; give all ranks "
+            "of a group the same micro-batch, cut by the same method"
         )
 
 
@@ -74,8 +68,7 @@ class PreparedSharding:
         if collectives.ranks != sharding.ranks:
             raise ConfigurationError(
                 f"the group has {collectives.ranks} ranks, and the sequence is cut over "
-                f"{sharding.ranks}; pass the context-parallel group, or cut over "
-                f"{collectives.ranks}"
+                f"{sharding.ranks}; pass the group that it is cut over"
             )
         if device.type == "cuda" and device.index is None:  # as tensors say where they are
             device = torch.device("cuda", torch.cuda.current_device())
@@ -101,7 +94,7 @@ class PreparedSharding:
     def kernel(self, name: str) -> Kernel:
         """The back end `name`, built on first use."""
         if name not in self._kernels:
-            self._kernels[name] = kernel_of(name, self.sharding, self.rank, self.device)
+            self._kernels[name] = KERNELS[name](self.sharding, self.rank, self.device)
         return self._kernels[name]
 
 

@@ -93,14 +93,8 @@ class TransformerCost:
     @classmethod
     def vision(cls, *, layers: int, hidden_size: int, heads: int, ffn_size: int) -> TransformerCost:
         """A vision transformer: full attention, plain feed-forward; lengths count patches."""
-        return cls(
-            layers=layers,
-            hidden_size=hidden_size,
-            heads=heads,
-            ffn_size=ffn_size,
-            causal=False,
-            gated=False,
-        )
+        sizes = {"layers": layers, "hidden_size": hidden_size, "heads": heads, "ffn_size": ffn_size}
+        return cls(**sizes, causal=False, gated=False)
 
     @property
     def per_token(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +52,7 @@ class GroupShapes:
             tokens=np.add.reduceat(flat, starts),
             longest=np.maximum.reduceat(flat, starts),
             squares=np.add.reduceat(flat * flat, starts),
-            **({} if vision is None else _sums(vision, starts)),
+            **({} if vision is None else dict(zip(_VISION, np.add.reduceat(vision, starts, 1)))),
         )
 
     @classmethod
@@ -71,9 +70,7 @@ class GroupShapes:
         return len(self.samples)
 
 
-def _sums(vision: Int64Array, starts: Int64Array) -> dict[str, Int64Array]:
-    sums = np.add.reduceat(vision, starts, axis=1)
-    return {"patches": sums[0], "images": sums[1], "patch_pairs": sums[2]}
+_VISION = ("patches", "images", "patch_pairs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +88,7 @@ class MemoryLimit:
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "max_samples", "max_patches", "max_images"):
-            value: Any = getattr(self, name)
+            value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigurationError(f"{name}={value} must be at least 1")
 

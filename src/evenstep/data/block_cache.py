@@ -77,9 +77,7 @@ class BlockCache:
         check_given(limit=self.limit)
         check_at_least(_FILE, limit=self.limit)
         if os.path.exists(self.folder) and not os.path.isdir(self.folder):
-            raise ConfigurationError(
-                f"the folder of a cache {os.fspath(self.folder)!r} is a file; name a folder"
-            )
+            raise ConfigurationError(f"folder={str(self.folder)!r} is a file; name a folder")
 
 
 def cache_of_environment() -> BlockCache | None:
@@ -183,17 +181,15 @@ class CacheReader:
                 parts.append(part)
                 break
         for block in blocks[1:]:
-            part = None if self._has(block) else self._claimed(block, claims)
-            if part is None or self._has(block):
+            there = self._path(block)
+            part = None if os.path.exists(there) else self._claimed(block, claims)
+            if part is None or os.path.exists(there):
                 break
             parts.append(part)
         return None, parts
 
     def _path(self, block: _Block, kind: str = "block") -> str:
         return os.path.join(self._folder, f"{block.name}.{kind}")
-
-    def _has(self, block: _Block) -> bool:
-        return os.path.exists(self._path(block))
 
     def _kept(self, block: _Block) -> memoryview | None:
         """A block that is there, and whole."""
@@ -213,12 +209,10 @@ class CacheReader:
     def _claimed(self, block: _Block, claims: ExitStack) -> int | None:
         """The block's part, locked until `claims` ends; None if another one has locked it."""
         path = self._path(block, "part")
-        part = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        if _locked(part, path):
+        part = _locked(path, os.O_CREAT)
+        if part is not None:
             claims.callback(_release, part, path)
-            return part
-        os.close(part)
-        return None
+        return part
 
     def _store(self, blocks: Sequence[_Block], parts: Sequence[int], content: memoryview) -> None:
         """Keeps fetched blocks, as far as there is room."""
@@ -243,14 +237,14 @@ class CacheReader:
         """The file `total`, locked."""
         path = os.path.join(self._folder, "total")
         for _ in _attempts(path):
-            total = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                if _locked(total, path):
+            total = _locked(path, os.O_CREAT)
+            if total is not None:
+                try:
                     yield total
                     fcntl.flock(total, fcntl.LOCK_UN)  # a forked process may have it open, too
-                    return
-            finally:
-                os.close(total)
+                finally:
+                    os.close(total)
+                return
 
     def _evicted(self, size: int) -> int:
         """Makes room for so many bytes, and some more, as all files are looked through; returns how
@@ -324,13 +318,16 @@ def _attempts(path: str) -> Iterator[None]:
     raise TimeoutError(f"another process has locked {path} for {_PATIENCE:g} s")
 
 
-def _locked(descriptor: int, path: str) -> bool:
-    """Locks an open file; False if another one has locked it, or it has another name by now."""
-    try:
+def _locked(path: str, flags: int = 0) -> int | None:
+    """A file, opened and locked; None if another one has locked it, or it has another name by
+    now."""
+    descriptor = os.open(path, os.O_RDWR | flags, 0o600)
+    with suppress(BlockingIOError, FileNotFoundError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except (BlockingIOError, FileNotFoundError):
-        return False
+        if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            return descriptor
+    os.close(descriptor)
+    return None
 
 
 def _release(part: int, path: str) -> None:
@@ -343,12 +340,10 @@ def _release(part: int, path: str) -> None:
 
 def _is_left(path: str) -> bool:
     """Whether a part was left behind by a process that died; then it is removed."""
-    part = os.open(path, os.O_RDWR)
-    if _locked(part, path):
+    part = _locked(path)
+    if part is not None:
         _release(part, path)
-        return True
-    os.close(part)
-    return False
+    return part is not None
 
 
 def _read_total(total: int) -> int | None:

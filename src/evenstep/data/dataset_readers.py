@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.data.reader import ShardedReader, SourceReader, fields_of
-from evenstep.data.resumable import ResumableIterable, dataset_fingerprint
+from evenstep.data.resumable import ResumableIterable, dataset_fingerprint, tell_epoch
 from evenstep.data.shard_order import SampleLocation, ShardPart
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, InvariantError, SampleError
@@ -36,11 +36,7 @@ class MapReader(ShardedReader):
     def __init__(self, source: Source, seed: int, dataset: Any) -> None:
         super().__init__(source, seed)
         self._dataset = dataset
-        count = len(dataset)
-        sizes = np.full(-(-count // source.block), source.block, np.int64)
-        if count % source.block:
-            sizes[-1] = count % source.block
-        self._set_order(sizes)
+        self._set_order(np.diff([*range(0, len(dataset), source.block), len(dataset)]))
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
         for index in part.indices.tolist():
@@ -82,8 +78,8 @@ class IterableReader(SourceReader):
         super().__init__(source, seed)
         if source.shuffle:
             raise ConfigurationError(
-                f"source {source.name!r} is iterable, and comes in its own order; shuffle the "
-                "dataset itself and leave shuffle=True out, or give a map-style dataset"
+                f"source {source.name!r} is iterable, and comes in its own order; leave "
+                "shuffle=True out, and shuffle the dataset itself"
             )
         self._dataset = dataset
         self._iterable = ResumableIterable(dataset)
@@ -112,7 +108,7 @@ class IterableReader(SourceReader):
         start = next(p for p in reversed(self._points) if p.position <= position)
         while True:
             at, index = start.position, start.index
-            self._set_pass(start.pass_number)
+            tell_epoch(self._dataset, start.pass_number)
             reading = self._iterable.read(start.state)
             while True:
                 self._check_newest(number)
@@ -132,8 +128,8 @@ class IterableReader(SourceReader):
             self._iterable.rewinder.finish(whole=start.state is None)
             if not index:
                 raise SampleError(
-                    f"source {self.source.name!r} yields nothing in pass {start.pass_number}; an "
-                    "iterable dataset must yield its samples each time it is iterated"
+                    f"source {self.source.name!r} yields nothing in pass {start.pass_number}, and "
+                    "must yield its samples each time it is iterated"
                 )
             if len(self._pass_begins) == start.pass_number + 1:
                 self._pass_begins.append(at)
@@ -148,10 +144,6 @@ class IterableReader(SourceReader):
                 f"source {self.source.name!r} is read from two positions at once; use one "
                 "iterator of a reader at a time"
             )
-
-    def _set_pass(self, number: int) -> None:
-        if callable(set_epoch := getattr(self._dataset, "set_epoch", None)):
-            set_epoch(number)
 
     def _record(self, point: _Point) -> None:
         if point.index and (point.state or {}).get("of") == "count":

@@ -27,6 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 
 import numpy as np
 
@@ -97,12 +98,10 @@ def kept_indices(
     packs = {name: _Packs(layout, name) for name in dict.fromkeys(map(_folder_of, files))}
     keys = [_key(file) for file in files] if _worth_keeping(files) else [None] * len(files)
     wanted = {key for key in keys if key is not None}
-    found: dict[str, bytes] = {}
-    if wanted:
-        for each in in_threads(lambda pack: pack.read(wanted), list(packs.values())):
-            found |= each
-    entries = [b"" if key is None else found.get(key, b"") for key in keys]
-    missing = [number for number, key in enumerate(keys) if key is None or key not in found]
+    kept = in_threads(lambda pack: pack.read(wanted), list(packs.values()) if wanted else [])
+    found: dict[str | None, bytes] = {key: entry for each in kept for key, entry in each.items()}
+    entries = [found.get(key, b"") for key in keys]
+    missing = [number for number, key in enumerate(keys) if key not in found]
     size = sum(file.size for file in files)
     _count(files=len(files), bytes=size, kept=len(files) - len(missing))
 
@@ -149,8 +148,8 @@ def _write(packs: Mapping[str, _Packs], new: Mapping[str, Mapping[str, bytes]]) 
         in_threads(lambda name: packs[name].add(new[name]), list(new))
     except Exception as error:  # file systems raise their own types
         logger.warning(
-            "the index of the files in %s is not kept, and is made again by every start: %s; set "
-            "%s to a folder that can be written",
+            "the index of %s is not kept, and made again by every start: %s; set %s to a folder "
+            "that can be written",
             *(next(iter(new)), without_queries(described(error)), FOLDER_VARIABLE),
         )
         return False
@@ -265,16 +264,10 @@ def _folder_of(file: SourceFile) -> str:
 def _parts(missing: Sequence[int], files: Sequence[SourceFile]) -> Iterator[list[int]]:
     """Files after each of which what was found is kept, so that a start that is ended loses
     little."""
-    part: list[int] = []
-    size = 0
-    for number in missing:
-        part.append(number)
-        size += files[number].size
-        if len(part) == _AT_ONCE or size >= _AT_ONCE_BYTES:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
+    begins = accumulate((files[number].size for number in missing), initial=0)
+    turns = ((n // _AT_ONCE, begin // _AT_ONCE_BYTES) for n, begin in enumerate(begins))
+    for _, part in groupby(zip(turns, missing), lambda each: each[0]):
+        yield [number for _, number in part]
 
 
 def _place() -> str:

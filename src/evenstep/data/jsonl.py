@@ -16,12 +16,11 @@ import numpy.typing as npt
 from evenstep.data.file_index import kept_indices
 from evenstep.data.reader import FileReader, fields_of
 from evenstep.data.shard_order import ShardPart
-from evenstep.data.source import Source
+from evenstep.data.source import PACKED, Source
 from evenstep.data.source_files import SourceFile, list_files, not_opened
 from evenstep.errors import ConfigurationError
 
 _BLOCK = np.dtype([("begin", np.int64), ("end", np.int64), ("lines", np.int64)])
-_PACKED = (".gz", ".zst", ".bz2", ".xz")
 
 
 class JsonLinesReader(FileReader):
@@ -42,7 +41,7 @@ class JsonLinesReader(FileReader):
         self._set_order(self._blocks["lines"].astype(np.int64))
 
     def _indexed(self, file: SourceFile) -> bytes:
-        if file.path.endswith(_PACKED):
+        if file.path.endswith(PACKED):
             raise ConfigurationError(
                 f"source {self.source.name!r}: {file.path} is compressed, so its lines cannot be "
                 "sought; decompress it, or convert it to Parquet"

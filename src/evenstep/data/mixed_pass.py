@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.batch.measure import length_of
-from evenstep.data.resumable import Reading, ResumableIterable
+from evenstep.data.resumable import Reading, ResumableIterable, tell_epoch
 from evenstep.errors import SampleError
 from evenstep.mixture import Mixer
 from evenstep.mixture.sample_table import SampleTable
@@ -85,9 +85,7 @@ class SourceReading:
         """Begins or resumes a pass; False if there are no more."""
         if self._passes is not None and self._pass >= self._passes:
             return False
-        set_epoch = getattr(self._reader.dataset, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(self._epoch + self._pass)
+        tell_epoch(self._reader.dataset, self._epoch + self._pass)
         self._reading = self._reader.read(point)
         self._whole = self._empty = point is None  # nothing was read of a whole one
         return True

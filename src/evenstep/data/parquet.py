@@ -113,18 +113,15 @@ class ParquetReader(FileReader):
 
     def _samples(self, table: Any) -> list[Any]:
         """[rows] a sample each, or what it raises."""
-        samples: list[Any]
         try:
-            samples = table.to_pylist()
+            return list(table.to_pylist())
         except Exception:  # text that is not UTF-8, years that Python lacks
-            samples = list(map(_sample, (table.slice(row, 1) for row in range(table.num_rows))))
-        return samples
+            return [_sample(table.slice(row, 1)) for row in range(table.num_rows)]
 
     def _decoded(self, part: ShardPart, at: int) -> RowSlice:
         """The rows of a part from one on that there is room for."""
         try:
-            decode = partial(self._decode, part, at)
-            return self._retried(self._file(part.shard), decode)
+            return self._retried(self._file(part.shard), partial(self._decode, part, at))
         except Exception as error:  # file systems raise their own types
             raise self._failed(error, part.shard) from error
 
@@ -139,25 +136,29 @@ class ParquetReader(FileReader):
             whole = 2 * size <= room  # more than that when decoded, where text repeats
             if not whole:
                 rows = max(min(rows * _BATCH_BYTES // size, _BATCH_ROWS), 1)
-            if self._files[number].local or (whole and not at):
-                file = self._open(self._files[number], opened, footer)
-            else:
-                copy = self._copy(part.shard, columns)
-                file = self._parquet_file(copy.file, opened, footer)
+            where: Any = self._files[number]
+            if not where.local and not (whole and not at):
+                where = self._copy(part.shard, columns).file
+            file = self._open(where, opened, footer)
             batches = file.iter_batches(
                 rows, row_groups=[group], columns=self._columns, use_threads=False
             )
             indices, position = part.indices[at:], part.position + at
             made = RowSlice(self._arrow, batches, indices, position, room)
-        if self._files[number].local:  # pyarrow has read it itself
-            check_unchanged(self._files[number])
         self._note_freed(size)
         return made
 
     def _retried(self, file: SourceFile, attempt: Callable[[], Result]) -> Result:
         """What `attempt` returns. Files of this machine are read by pyarrow, so they are tried
-        again as a whole; of others, `StorageFile` tries again each read."""
-        return retried(file.path, attempt, patience=file.patience, local=True)
+        again as a whole, and checked; of others, `StorageFile` does so for each read."""
+
+        def checked() -> Result:
+            found = attempt()
+            if file.local:
+                check_unchanged(file)
+            return found
+
+        return retried(file.path, checked, patience=file.patience, local=True)
 
     def _note_freed(self, size: int) -> None:
         """Returns freed memory to the system; Arrow would keep a row group for each source."""
@@ -167,11 +168,13 @@ class ParquetReader(FileReader):
             _unused = 0
             self._arrow.default_memory_pool().release_unused()
 
-    def _open(self, file: SourceFile, opened: ExitStack, footer: Any = None) -> Any:
-        where = file.path if file.local else opened.enter_context(file.open())
-        return self._parquet_file(where, opened, footer)
-
-    def _parquet_file(self, where: Any, opened: ExitStack, footer: Any) -> Any:
+    def _open(self, where: Any, opened: ExitStack, footer: Any = None) -> Any:
+        """
+        Args:
+            where: a file of the source, or a copy of its parts.
+        """
+        if isinstance(where, SourceFile):
+            where = where.path if where.local else opened.enter_context(where.open())
         return opened.enter_context(
             self._parquet.ParquetFile(
                 where, metadata=footer, buffer_size=_BUFFER, pre_buffer=False, memory_map=False
@@ -207,10 +210,7 @@ class ParquetReader(FileReader):
 
     def _read_footer(self, file: SourceFile) -> Any:
         with ExitStack() as opened:
-            footer = self._open(file, opened).metadata
-        if file.local:
-            check_unchanged(file)
-        return footer
+            return self._open(file, opened).metadata
 
     def _indexed(self, file: SourceFile) -> bytes:
         """How many row groups a file has, the rows of each, and the schema."""
@@ -221,9 +221,8 @@ class ParquetReader(FileReader):
             schema = footer.schema.to_arrow_schema().remove_metadata()
             return np.array([len(rows), *rows], np.int64).tobytes() + bytes(schema.serialize())
         except Exception as error:
-            raise not_opened(
-                self.source, f"{file.path} cannot be read as Parquet", error
-            ) from error
+            what = f"{file.path} cannot be read as Parquet"
+            raise not_opened(self.source, what, error) from error
 
     def _unpacked(self, entries: Sequence[bytes]) -> tuple[list[Any], list[Int64Array]]:
         """Of each file, the schema, which is one object where files have the same, and the rows of
@@ -256,8 +255,8 @@ class ParquetReader(FileReader):
                 there = first.field(name).type if name in first.names else None
                 if here != there:
                     raise ConfigurationError(
-                        f"source {self.source.name!r}: column {name!r} is {_kind(here)} in "
-                        f"{file.path} and {_kind(there)} in {self._files[0].path}; make two "
+                        f"source {self.source.name!r}: column {name!r} is {here or 'absent'} in "
+                        f"{file.path} and {there or 'absent'} in {self._files[0].path}; make two "
                         "sources of them, or name in columns= those that they share"
                     )
         return None if wanted is None else names
@@ -275,7 +274,3 @@ def _sample(row: Any) -> Any:
         return row.to_pylist()[0]
     except Exception as error:
         return error
-
-
-def _kind(found: Any) -> str:
-    return "absent" if found is None else str(found)

@@ -24,11 +24,11 @@ from evenstep.data.source_files import SourceFile, content_digest, digest
 from evenstep.data.storage import attempted, check_unchanged
 from evenstep.errors import (
     ConfigurationError,
-    MismatchError,
     SampleError,
     StorageError,
     described,
 )
+from evenstep.plan.value_checks import check_at_least, check_given
 
 
 @dataclass(frozen=True)
@@ -96,19 +96,6 @@ class SourceReader(abc.ABC):
         caches = (file.cache for file in self._files if file.cache is not None)
         return next((cache.counts for cache in caches), CacheCounts())
 
-    def check_fingerprint(self, saved: Mapping[str, Any]) -> None:
-        """
-        Raises:
-            MismatchError: samples or their order may differ from those of the fingerprint.
-        """
-        for name, now in self.fingerprint.items():
-            if saved.get(name) != now:
-                raise MismatchError(
-                    f"source {self.source.name!r} has changed: {name} was {saved.get(name)!r} and "
-                    f"is {now!r}, so positions name other samples; restore what it was, or "
-                    "start a new run"
-                )
-
     def read(
         self, position: int = 0, *, passes: int | None = None, transform: bool = True
     ) -> Iterator[StoredSample]:
@@ -123,9 +110,8 @@ class SourceReader(abc.ABC):
             SampleError: a sample cannot be read, or the transform raised.
             StorageError: its file cannot be read, or has changed.
         """
-        if isinstance(position, bool) or position != int(position) or position < 0:
-            raise ConfigurationError(f"position={position!r} must be a whole number from 0")
-        position = int(position)
+        check_given(position=position)
+        check_at_least(0, position=position)
         if passes is None and not self.repeat:
             passes = 1
         for where, stored in self._from(position):
@@ -145,9 +131,8 @@ class SourceReader(abc.ABC):
         self.close()
 
     def _failed(self, error: Exception, shard: int, index: int | None = None) -> SampleError:
-        at = f"sample {self.source.name}[{shard}]"
-        at += f"[{index}]" if index is not None else ""
-        at += f" ({self._shard_name(shard)})"
+        within = "" if index is None else f"[{index}]"
+        at = f"sample {self.source.name}[{shard}]{within} ({self._shard_name(shard)})"
         if not isinstance(error, StorageError):
             try:
                 if (file := self._file(shard)) is not None:

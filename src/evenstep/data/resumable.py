@@ -58,9 +58,14 @@ def _digest_of_rows(dataset: Any) -> str:
 
 def has_state(owner: Any) -> bool:
     """Whether an iterable dataset or its iterator can save and load its position."""
-    return callable(getattr(owner, "state_dict", None)) and callable(
-        getattr(owner, "load_state_dict", None)
-    )
+    return all(callable(getattr(owner, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def tell_epoch(dataset: Any, epoch: int) -> None:
+    """Calls ``set_epoch`` of a dataset that has it."""
+    set_epoch = getattr(dataset, "set_epoch", None)
+    if callable(set_epoch):
+        set_epoch(epoch)
 
 
 def is_map_style(dataset: Any) -> bool:

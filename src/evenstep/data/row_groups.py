@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -21,13 +20,6 @@ from evenstep.data.source_files import SourceFile
 
 Value = TypeVar("Value")
 _IDLE = 32
-
-
-@dataclass
-class _Entry(Generic[Value]):
-    value: Value
-    size: int
-    used: int
 
 
 class SizedCache(Generic[Value]):
@@ -40,7 +32,8 @@ class SizedCache(Generic[Value]):
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._entries: dict[object, _Entry[Value]] = {}  # least recently used first
+        # Value, size and the use that was the last; least recently used first.
+        self._entries: dict[object, tuple[Value, int, int]] = {}
         self.size = 0
         """Bytes that are kept."""
         self._uses = 0
@@ -50,24 +43,23 @@ class SizedCache(Generic[Value]):
     def get(self, key: object) -> Value | None:
         """The value of a key; None if it was never put here, or was dropped."""
         with self._lock:
-            entry = self._entries.pop(key, None)
-            if entry is None:
+            if key not in self._entries:
                 return None
-            self._use(key, entry)
-            return entry.value
+            value, size, _ = self._entries.pop(key)
+            self._use(key, value, size)
+            return value
 
     def put(self, key: object, value: Value, size: int) -> None:
         """Keeps a value, in place of what the key had, unless it is larger than the limit."""
-        entry = _Entry(value, size, 0)
         dropped = []  # freed after the lock is, as that takes a while
         with self._lock:
             dropped.append(self._pop(key))
             self.size += size
-            self._use(key, entry)
+            self._use(key, value, size)
             idle = self._uses - _IDLE * len(self._entries)
             while self._entries:
-                oldest, entry = next(iter(self._entries.items()))
-                if self.size <= self.limit and entry.used > idle:
+                oldest, (*_, used) = next(iter(self._entries.items()))
+                if self.size <= self.limit and used > idle:
                     break
                 dropped.append(self._pop(oldest))
 
@@ -82,14 +74,13 @@ class SizedCache(Generic[Value]):
         """The part of the limit that each value may take if all take the same."""
         return self.limit // max(len(self._entries), 1)
 
-    def _use(self, key: object, entry: _Entry[Value]) -> None:
+    def _use(self, key: object, value: Value, size: int) -> None:
         self._uses += 1
-        entry.used = self._uses
-        self._entries[key] = entry
+        self._entries[key] = value, size, self._uses
 
-    def _pop(self, key: object) -> _Entry[Value] | None:
+    def _pop(self, key: object) -> object:
         entry = self._entries.pop(key, None)
-        self.size -= 0 if entry is None else entry.size
+        self.size -= 0 if entry is None else entry[1]
         return entry
 
 

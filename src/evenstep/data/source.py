@@ -7,6 +7,7 @@ read.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ FORMATS = {
     "webdataset": ("evenstep.data.webdataset:WebDatasetReader", (".tar", ".tar.gz", ".tgz")),
 }
 """Of files: their reader, and how their names end."""
+PACKED = ("gz", "zst", "bz2", "xz")
+"""How the names of compressed files end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,51 +77,35 @@ class Source:
     """A `FirstOpening`, in a job that was started; None where files may be others than before."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise ConfigurationError(f"name={self.name!r} of a source must be text, not empty")
-        weight = self.weight
-        if (
-            isinstance(weight, bool)
-            or not isinstance(weight, (int, float))
-            or not math.isfinite(weight)
-            or weight < 0
-        ):
-            raise ConfigurationError(
-                f"weight={weight!r} of source {self.name!r} must be a finite number from 0"
-            )
+        def check(holds: object, name: str, must: str) -> None:
+            if not holds:
+                value = getattr(self, name)
+                raise ConfigurationError(f"{name}={value!r} of source {self.name!r} must be {must}")
+
+        check(isinstance(self.name, str) and self.name, "name", "text, not empty")
+        number = isinstance(self.weight, (int, float)) and not isinstance(self.weight, bool)
+        check(number and 0 <= self.weight < math.inf, "weight", "a finite number from 0")
         check_at_least(1, block=self.block)
-        check_at_least(0, seed=self.seed)
         check_given(bad_samples=self.bad_samples)
-        check_at_least(0, bad_samples=self.bad_samples)
+        check_at_least(0, seed=self.seed, bad_samples=self.bad_samples)
         check_seconds("tries once", patience=self.patience)
-        if not isinstance(self.cache, (BlockCache, type(None))):
-            raise ConfigurationError(
-                f"cache={self.cache!r} of source {self.name!r} must be a BlockCache, or None"
-            )
-        if isinstance(self.columns, str) or (self.columns is not None and not self.columns):
-            raise ConfigurationError(
-                f"columns={self.columns!r} of source {self.name!r} must be a list of names, or None"
-            )
-        if self.format is not None and self.format not in FORMATS:
-            raise ConfigurationError(
-                f"format={self.format!r} of source {self.name!r} must be one of "
-                f"{', '.join(FORMATS)}"
-            )
+        check(isinstance(self.cache, (BlockCache, type(None))), "cache", "a BlockCache, or None")
+        named = self.columns is None or (self.columns and not isinstance(self.columns, str))
+        check(named, "columns", "a list of names, or None")
+        check(self.format in (None, *FORMATS), "format", f"one of {', '.join(FORMATS)}")
         for role in ("transform", "lengths"):
-            self._check_function(role)
+            function = getattr(self, role)
+            if function is not None:
+                check(callable(function), role, "a function of a sample")
+                check_picklable(f"{role} {_described(function)} of source {self.name!r}", function)
         self.kind  # noqa: B018  refuses data that cannot be read
 
     @property
     def paths(self) -> list[str] | None:
         """As given; None if `data` is a dataset."""
-        given = self.data
-        if isinstance(given, str) or hasattr(given, "__fspath__"):
-            return [str(given)]
-        if not isinstance(given, (list, tuple)) or not given:
-            return None
-        if all(isinstance(each, str) or hasattr(each, "__fspath__") for each in given):
-            return [str(each) for each in given]
-        return None
+        given = self.data if isinstance(self.data, (list, tuple)) else [self.data]
+        paths = bool(given) and all(isinstance(each, (str, os.PathLike)) for each in given)
+        return [str(each) for each in given] if paths else None
 
     @property
     def kind(self) -> str:
@@ -133,8 +120,7 @@ class Source:
             if callable(data) or hasattr(data, "__iter__") or hasattr(data, "__getitem__"):
                 return "dataset"
             raise ConfigurationError(
-                f"data of source {self.name!r} is a {type(data).__name__}; give a path, a URL, a "
-                "glob, a list of them, or a dataset"
+                f"data of source {self.name!r} is a {type(data).__name__}; give paths or a dataset"
             )
         if self.format is not None:
             return self.format
@@ -175,9 +161,8 @@ class Source:
             ) from error
         if sample is None:
             raise SampleError(
-                f"transform {self.transform_name} gave None for sample "
-                f"{self.name}[{shard}][{index}]; return a sample, and filter unwanted ones out "
-                "of the source"
+                f"transform {self.transform_name} gave None for sample {self.name}[{shard}]"
+                f"[{index}]; filter unwanted ones out of the source"
             )
         return sample
 
@@ -197,25 +182,13 @@ class Source:
                 f"{described(error)}; see lengths= of Source"
             ) from error
 
-    def _check_function(self, role: str) -> None:
-        function = getattr(self, role)
-        if function is None:
-            return
-        if not callable(function):
-            raise ConfigurationError(
-                f"{role}={function!r} of source {self.name!r} must be a function of a sample"
-            )
-        check_picklable(f"{role} {_described(function)} of source {self.name!r}", function)
-
 
 def _format_of(path: str) -> str | None:
     for kind, (_, suffixes) in FORMATS.items():
         if path.lower().endswith(suffixes):
             return kind
-    for packed in (".gz", ".zst", ".bz2", ".xz"):
-        if path.lower().endswith(packed) and _format_of(path[: -len(packed)]) == "jsonl":
-            return "jsonl"
-    return None
+    packed, _, suffix = path.rpartition(".")  # compressed lines, which their reader refuses
+    return "jsonl" if suffix in PACKED and _format_of(packed) == "jsonl" else None
 
 
 def _described(function: Any) -> str:

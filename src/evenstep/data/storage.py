@@ -22,6 +22,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenstep.errors import EvenstepError, StorageError, described, without_queries
@@ -100,8 +101,8 @@ def retried(
             if spent >= patience:
                 raise StorageError(
                     f"{what} cannot be read: tried {attempts} times in {spent:.1f} s, at last "
-                    f"{described(error)}; once the storage answers again, restart from the last "
-                    f"saved state, or raise patience={patience:g} of Source to wait longer"
+                    f"{described(error)}; restart once the storage answers, or raise "
+                    f"patience={patience:g} of Source"
                 ) from error
             if pause >= _PAUSE_LOGGED and not logged:
                 logged = True
@@ -110,9 +111,8 @@ def retried(
                     without_queries(what),
                     *(attempts, spent, without_queries(described(error)), patience),
                 )
-        time.sleep(
-            min(pause * _jitter.uniform(0.5, 1.5), max(begin + patience - time.monotonic(), 0))
-        )
+        left = max(begin + patience - time.monotonic(), 0)
+        time.sleep(min(pause * _jitter.uniform(0.5, 1.5), left))
         pause, attempts = min(2 * pause, _LONGEST_PAUSE), attempts + 1
 
 
@@ -129,15 +129,9 @@ def _may_pass(error: Exception) -> bool:
 
 def _status(error: Exception) -> int | None:
     """The answer of HTTP that an error is about."""
-    for found in (
-        getattr(error, "status", None),
-        getattr(error, "code", None),
-        getattr(error, "status_code", None),
-        getattr(getattr(error, "response", None), "status_code", None),
-    ):
-        if isinstance(found, int):
-            return found
-    return None
+    found = [getattr(error, name, None) for name in ("status", "code", "status_code")]
+    found.append(getattr(getattr(error, "response", None), "status_code", None))
+    return next((each for each in found if isinstance(each, int)), None)
 
 
 _CONTENTS = ("ETag", "etag", "md5Hash", "generation", "checksum", "blob_id", "sha")
@@ -282,7 +276,7 @@ class StorageFile(io.RawIOBase):
 
     def _fetch(self, at: int, wanted: int) -> bytes:
         """Some bytes, at least one."""
-        return attempted(self._file, lambda: self._read(at, wanted))
+        return attempted(self._file, partial(self._read, at, wanted))
 
     def _read(self, at: int, wanted: int) -> bytes:
         try:
@@ -299,9 +293,7 @@ class StorageFile(io.RawIOBase):
                 check_unchanged(self._file)
                 self._ahead = min(max(2 * self._ahead, _FIRST_AHEAD), _MOST_AHEAD)
             if not content:
-                raise ConnectionError(
-                    f"it ended at byte {at:,} of {self._file.size:,}: cut off on its way"
-                )
+                raise ConnectionError(f"it was cut off at byte {at:,} of {self._file.size:,}")
             return content
         except BaseException:
             self._let_go()

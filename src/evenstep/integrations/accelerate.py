@@ -53,15 +53,15 @@ class EvenAccelerator(Accelerator):
 class AcceleratedLoader(HandedSteps, DataLoaderStateMixin):
     """An evenstep loader in a loop that an `Accelerator` drives."""
 
+    BACKWARD = "accelerator.backward(loss)"
+    UPDATES = "wrap each step in `with accelerator.accumulate(model)`"
+
     def __init__(self, accelerator: Accelerator, loader: DataLoader) -> None:
         self.gradient_state = GradientState()
-        super().__init__(
-            accelerator,
-            loader,
-            counts=lambda: accelerator.sync_gradients,
-            backward="accelerator.backward(loss)",
-            update_option="wrap each step in `with accelerator.accumulate(model)`",
-        )
+        super().__init__(accelerator, loader)
+
+    def _counts(self) -> bool:
+        return bool(self._owner.sync_gradients)
 
     def __iter__(self) -> Iterator[Any]:
         """
@@ -88,9 +88,8 @@ class AcceleratedLoader(HandedSteps, DataLoaderStateMixin):
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"an evenstep loader under Accelerate has no {name!r}; what torch's have, its "
-            "attribute `loader` has. For skip_first_batches: it is not needed after "
-            "accelerator.load_state, which resumes in mid-epoch"
+            f"an evenstep loader under Accelerate has no {name!r}, but its attribute `loader` may. "
+            "skip_first_batches is not needed: accelerator.load_state resumes in mid-epoch"
         )
 
     @property
@@ -179,9 +178,8 @@ def _prepared_loader(
     """
     if loader.update_tokens is not None and accelerator.state.deepspeed_plugin is not None:
         raise ConfigurationError(
-            f"update_tokens={loader.update_tokens} decides how many steps an update has, and "
-            "DeepSpeed was configured before; give the loader accumulate= in its place, and "
-            "Accelerator(gradient_accumulation_steps=) the same"
+            f"update_tokens={loader.update_tokens} is not for DeepSpeed; give the loader "
+            "accumulate=, and Accelerator(gradient_accumulation_steps=) the same"
         )
     take_cost(loader, others)
     # With one step, an update of several is what the loop ends itself, and its backward passes may

@@ -10,7 +10,7 @@ no ``loss_scale``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -59,21 +59,13 @@ def check_one_batch(loader: DataLoader) -> None:
 class HandedSteps:
     """A loader in a loop that `owner` drives: an `Accelerator` or a `Fabric`."""
 
-    def __init__(
-        self,
-        owner: Any,
-        loader: DataLoader,
-        *,
-        counts: Callable[[], bool],
-        backward: str,
-        update_option: str,
-    ) -> None:
-        """
-        Args:
-            counts: whether an optimizer that has just stepped may train on these steps.
-            backward: the framework's, as its users write it.
-            update_option: its way to step an optimizer at the end of an update.
+    BACKWARD: str
+    """The framework's, as its users write it."""
+    UPDATES: str
+    """Its way to step an optimizer at the end of an update."""
 
+    def __init__(self, owner: Any, loader: DataLoader) -> None:
+        """
         Raises:
             ConfigurationError: the loader's batches are lists of micro-batches.
         """
@@ -83,9 +75,6 @@ class HandedSteps:
         """Of the batch that the loop is at; None outside of a pass. The framework's ``backward``
         applies its loss scale."""
         self._owner = owner
-        self._counts = counts
-        self._backward = backward
-        self._update_option = update_option
         self._scaled = False  # whether the loss of `step` was
         self._unscaled: list[int] = []  # steps before it, since an optimizer stepped
         self._stepped = False  # an optimizer, since `step` came
@@ -124,6 +113,10 @@ class HandedSteps:
             self.step = None
             self._unscaled.clear()
 
+    def _counts(self) -> bool:
+        """Whether an optimizer that has just stepped may train on these steps."""
+        return True
+
     def scale(self, loss: torch.Tensor, times: int) -> torch.Tensor:
         if self.step is None or self.loader.loss_scaling == "none":
             return loss
@@ -138,16 +131,14 @@ class HandedSteps:
         self._stepped = True
         if unscaled and self.loader.loss_scaling != "none":
             raise ConfigurationError(
-                f"an optimizer has stepped, and the loss of step {unscaled[0]} was not scaled, so "
-                f"its gradient is wrong; write {self._backward} in place of loss.backward(); give "
-                'a loader loss_scaling="none" if no loss is taken of its batches, or one that is '
-                "divided by the tokens of all ranks already"
+                f"an optimizer has stepped, and the loss of step {unscaled[0]} was not scaled; "
+                f"write {self.BACKWARD} in place of loss.backward(), or give the loader "
+                'loss_scaling="none" if there is none to scale'
             )
         if not self.step.ends_update:
             raise ConfigurationError(
                 f"an optimizer has stepped after step {self.step.step}, in the middle of an update "
-                f"of {self.step.accumulate} steps; {self._update_option}, and leave a loop only "
-                "where step.ends_update"
+                f"of {self.step.accumulate}; {self.UPDATES}, and leave loops at step.ends_update"
             )
 
 

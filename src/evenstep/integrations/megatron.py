@@ -19,8 +19,7 @@ from evenstep.batch.formats.train_loops import to_megatron
 from evenstep.batch.pack import PackCollator
 from evenstep.errors import CollateError, ConfigurationError
 from evenstep.integrations.releases import check_hooks, importing
-from evenstep.integrations.update_stream import UpdateStream, packing
-from evenstep.loader.dataloader import DataLoader
+from evenstep.integrations.update_stream import UpdateStream
 from evenstep.plan.policy import Policy
 
 with importing("megatron", "megatron-core"):
@@ -74,7 +73,6 @@ class MicroBatchIterator(UpdateStream):
                 "calculate_per_token_loss is False, so Megatron averages over micro-batches of "
                 "unequally many tokens; set it, --calculate-per-token-loss in Megatron-LM"
             )
-        policy = packing(policy)
         self._device = device
         self._context_parallel = parallel_state.get_context_parallel_world_size()
         # Stages of a pipeline allocate what they receive by the shape of the first micro-batch.
@@ -84,18 +82,8 @@ class MicroBatchIterator(UpdateStream):
         self._tokens: int | None = None
         chunks = 2 * self._context_parallel if self._context_parallel > 1 else None
         options.setdefault("collate_fn", PackCollator(pad_documents_to_multiple_of=chunks))
-        taken: dict[str, Any] = {"shuffle": True, "labels": "causal"} | options
         group = parallel_state.get_data_parallel_group()
-        loader = DataLoader(
-            dataset,
-            policy=policy,
-            seed=seed,
-            accumulate=num_microbatches if policy.micro_batches == 1 else 1,
-            loss_scaling="none",
-            group=group,
-            **taken,
-        )
-        super().__init__(loader, num_microbatches, group=group)
+        super().__init__(dataset, policy, num_microbatches, group=group, seed=seed, **options)
         self._micro_batches = super().__iter__()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -129,9 +117,8 @@ class MicroBatchIterator(UpdateStream):
     def _check_shape(self, tokens: int) -> None:
         if self._one_shape and self._tokens not in (None, tokens):
             raise CollateError(
-                f"a row of {tokens:,} tokens follows one of {self._tokens:,}, and the stages of "
-                "this pipeline expect equal ones; set variable_seq_lengths, or pad rows to the "
-                "policy's limit: collate_fn=PackCollator(pad_to_multiple_of=max_tokens)"
+                f"a row of {tokens:,} tokens follows one of {self._tokens:,} in a pipeline; set "
+                "variable_seq_lengths, or collate_fn=PackCollator(pad_to_multiple_of=max_tokens)"
             )
         self._tokens = tokens
 

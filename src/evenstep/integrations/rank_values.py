@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, described
@@ -43,8 +44,7 @@ def check_ranks(trainer: str, averaging: int, sharing: int | None = None) -> Non
     if averaging != sharing:
         raise ConfigurationError(
             f"{trainer} averages gradients over {averaging} ranks, and {sharing} share the data; "
-            f"start the job as {trainer} wants it, on a CPU with its option for CPUs, and give the "
-            "loader the group of the data-parallel ranks where there are others"
+            f"start the job as {trainer} wants it, and give the loader the data-parallel group"
         )
 
 
@@ -57,9 +57,19 @@ def of_all_ranks(value: Any, group: dist.ProcessGroup | None = None) -> list[Any
     return found
 
 
-def from_rank_0(value: Any) -> Any:
-    """The `value` of rank 0."""
-    return of_all_ranks(value)[0]
+def gathered(gather: Callable[[Any], Any], value: torch.Tensor, sizes: Sequence[int]) -> Any:
+    """Rows of all ranks, by a function that gathers equally many of each.
+
+    Args:
+        value: this rank's.
+        sizes: [ranks] rows of each.
+    """
+    if len(set(sizes)) == 1:
+        return gather(value)
+    room = value.new_zeros((max(sizes), *value.shape[1:]))
+    room[: len(value)] = value
+    parts = gather(room).split(max(sizes))
+    return torch.cat([part[:size] for part, size in zip(parts, sizes)])
 
 
 def by_rank_0(function: Callable[[], Value], kind: type[EvenstepError]) -> Value:
@@ -69,19 +79,17 @@ def by_rank_0(function: Callable[[], Value], kind: type[EvenstepError]) -> Value
         kind: on all ranks, what it raised there.
     """
     value: Any = None
-    problem = None
-    cause = None
+    problem = cause = None
     if ranks()[0] == 0:
         try:
             value = function()
         except Exception as error:
             problem = str(error) if isinstance(error, EvenstepError) else described(error)
             cause = error
-    value, problem = from_rank_0([value, problem])
+    value, problem = of_all_ranks([value, problem])[0]
     if problem is not None:
         raise kind(problem) from cause
-    result: Value = value
-    return result
+    return value
 
 
 def all_parts(state: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from evenstep.batch.measure import length_of
 from evenstep.errors import SampleError
 from evenstep.integrations.rank_values import of_all_ranks
 from evenstep.integrations.releases import check_hooks, importing
-from evenstep.integrations.update_stream import UpdateStream, packing
-from evenstep.loader.dataloader import DataLoader
+from evenstep.integrations.update_stream import UpdateStream
 from evenstep.plan.policies.even.even import Even
 from evenstep.plan.policy import Policy
 
@@ -73,24 +72,18 @@ class EvenDataLoader(BaseDataLoader):
         Raises:
             ConfigurationError: an argument is wrong.
         """
-        policy = packing(config.policy or Even(local_batch_size * seq_len))
         self._longest = seq_len
-        group = _data_parallel_group(dp_rank, dp_world_size)
-        options: dict[str, Any] = {"shuffle": True, "length_fn": LengthWithin(seq_len)}
-        options["labels"] = "causal"
-        self.loader = DataLoader(
+        self.stream = UpdateStream(
             config.make_dataset(tokenizer, seq_len),
-            policy=policy,
+            config.policy or Even(local_batch_size * seq_len),
+            config.micro_batches_per_step,
+            group=_data_parallel_group(dp_rank, dp_world_size),
+            epochs=config.epochs,
             seed=config.seed,
             num_workers=config.num_workers,
-            accumulate=config.micro_batches_per_step if policy.micro_batches == 1 else 1,
-            loss_scaling="none",
-            group=group,
-            **options | config.options,
+            **{"length_fn": LengthWithin(seq_len), **config.options},
         )
-        self.stream = UpdateStream(
-            self.loader, config.micro_batches_per_step, group=group, epochs=config.epochs
-        )
+        self.loader = self.stream.loader
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
         """Yields (arguments of the model, labels of the next tokens)."""

@@ -26,55 +26,59 @@ from evenstep.plan.policy import Policy
 _KEY = "evenstep"
 
 
-def packing(policy: Policy) -> Policy:
-    """The policy, of which an `Even` packs in any case.
-
-    Raises:
-        ConfigurationError: it pads.
-    """
-    if isinstance(policy, Even):
-        policy = replace(policy, packed=True)
-    if not policy.packed:
-        raise ConfigurationError(
-            f"{type(policy).__name__} makes padded batches; give a policy with packed=True"
-        )
-    return policy
-
-
 class UpdateStream:
-    """The micro-batches of one rank, epoch after epoch. A step whose batch is a list of them is
-    handed out one by one."""
+    """The packed micro-batches of one rank, epoch after epoch. A step whose batch is a list of them
+    is handed out one by one. The trainer divides their losses by the tokens of all ranks, so none
+    is scaled here."""
 
     def __init__(
         self,
-        loader: DataLoader,
+        dataset: Any,
+        policy: Policy,
         per_update: int,
         *,
-        group: dist.ProcessGroup | None = None,
+        group: dist.ProcessGroup | str | None = None,
         epochs: int = 0,
+        **options: Any,
     ) -> None:
         """
         Args:
+            dataset: of mappings with ``input_ids`` and, aligned with them, ``labels``.
+            policy: one that packs; an `Even` does so in any case.
             per_update: micro-batches that the trainer takes for one update.
             group: the data-parallel ranks; None is the default group.
             epochs: after which it ends; 0 is never.
+            options: other arguments of `evenstep.DataLoader`.
 
         Raises:
-            ConfigurationError: the policy makes another number of micro-batches.
+            ConfigurationError: the policy pads, or makes another number of micro-batches; or as
+                `evenstep.DataLoader`.
         """
-        if loader.policy.micro_batches not in (1, per_update):
+        if isinstance(policy, Even):
+            policy = replace(policy, packed=True)
+        if not policy.packed:
             raise ConfigurationError(
-                f"the policy makes {loader.policy.micro_batches} micro-batches for an update, and "
-                f"the trainer takes {per_update}; make them equal"
+                f"{type(policy).__name__} makes padded batches; give a policy with packed=True"
             )
-        self.loader = loader
+        if policy.micro_batches not in (1, per_update):
+            raise ConfigurationError(
+                f"the policy makes {policy.micro_batches} micro-batches for an update, and the "
+                f"trainer takes {per_update}; make them equal"
+            )
+        self.loader = DataLoader(
+            dataset,
+            policy=policy,
+            accumulate=per_update if policy.micro_batches == 1 else 1,
+            loss_scaling="none",
+            group=group,
+            **{"shuffle": True, "labels": "causal", **options},
+        )
         self.values = StepValues()
         """What to log beside the loss."""
         self.step: StepInfo | None = None
         """Of the micro-batch that was handed out last."""
-        self._per_update = per_update
-        self._group = group
-        self._epochs = epochs
+        self._per_update, self._epochs = per_update, epochs
+        self._group = None if isinstance(group, str) else group
         self._handed = 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

@@ -83,25 +83,24 @@ def bring_embeddings(
             'the same embeddings; distribute it at "WORLD"'
         )
     swap = _Swap(group)
-    sent, received = _Sent.of(routes, swap), _Received.of(routes, swap)
+    images, sent = _sent(routes, swap)
+    arrival, received, micro_batches = _received(routes, swap)
     flat, rows, problem = _own(embeddings, routes, sizes)
     head = [_PROBLEMS.index(problem), 0, -1, -1]
     if flat is not None:
         needed = flat.requires_grad and torch.is_grad_enabled()
         head[1:] = int(needed), _TYPES.index(flat.dtype), flat.shape[1]
-    heads, their_rows = swap.sizes(head, rows[sent.images], sent.counts, received.counts)
+    heads, their_rows = swap.sizes(head, rows[images], sent, received)
     kind, width = _agreed(heads)
     if flat is None:
         flat = torch.zeros(0, max(width, 0), dtype=_TYPES[max(kind, 0)], device=swap.device)
     if torch.is_grad_enabled() and (heads[:, 1].any() or kind < 0) and not flat.requires_grad:
         flat = flat.detach().requires_grad_()  # so that its backward runs as on all ranks
-    leaving = flat.to(swap.device)[_rows_of(sent.images, rows).to(swap.device)]
-    outgoing = _sums(rows[sent.images], sent.counts)
-    incoming = _sums(their_rows, received.counts)
+    leaving = flat.to(swap.device)[_rows_of(images, rows).to(swap.device)]
+    outgoing, incoming = _sums(rows[images], sent), _sums(their_rows, received)
     arrived = _Exchange.apply(leaving, outgoing, incoming, swap)  # type: ignore[no-untyped-call]
-    ordered = arrived[_rows_of(received.arrival, their_rows).to(swap.device)].to(flat.device)
-    micro_batch_rows = _sums(their_rows[received.arrival], received.micro_batches)
-    return list(ordered.split(micro_batch_rows))
+    ordered = arrived[_rows_of(arrival, their_rows).to(swap.device)].to(flat.device)
+    return list(ordered.split(_sums(their_rows[arrival], micro_batches)))
 
 
 def _agreed(heads: Int64Array) -> tuple[int, int]:
@@ -166,9 +165,8 @@ class _Swap:
             dist.all_to_all_single(out, rows.contiguous(), received, sent, group=self._group)
         except RuntimeError as error:
             raise PeerError(
-                "embeddings could not be exchanged: a rank died, or did not call bring_embeddings, "
-                "or its backward, within the timeout of the process group; restart the job "
-                f"({brief(error)})"
+                "embeddings could not be exchanged: a rank died, or did not call bring_embeddings "
+                f"or its backward within the group's timeout; restart the job ({brief(error)})"
             ) from error
         return out
 
@@ -211,48 +209,26 @@ class _Exchange(torch.autograd.Function):
         return swap.rows(gradient, received, sent), None, None, None
 
 
-class _Sent:
-    """What a rank sends."""
-
-    def __init__(self, images: Int64Array, counts: Int64Array) -> None:
-        self.images = images
-        """Its images, from 0, by the rank that needs them, in order; an image that several need
-        comes once for each."""
-        self.counts = counts
-        """[ranks] images to each."""
-
-    @classmethod
-    def of(cls, routes: Routes, swap: _Swap) -> _Sent:
-        needed_by = swap.places(routes.needed_by)  # [buckets, clients]
-        goes_to = np.concatenate([np.empty((0, 3), np.int64), *routes.goes_to])
-        ranks = needed_by[goes_to[:, 0]]  # [images, clients]
-        images = np.arange(len(goes_to)).repeat(needed_by.shape[1])
-        order = ranks.ravel().argsort(kind="stable")
-        return cls(images[order], np.bincount(ranks.ravel(), minlength=swap.ranks))
+def _sent(routes: Routes, swap: _Swap) -> tuple[Int64Array, Int64Array]:
+    """This rank's images, from 0, by the rank that needs them, in order, once for each that does;
+    and [ranks] images to each."""
+    needed_by = swap.places(routes.needed_by)  # [buckets, clients]
+    goes_to = np.concatenate([np.empty((0, 3), np.int64), *routes.goes_to])
+    ranks = needed_by[goes_to[:, 0]].ravel()  # [images x clients]
+    images = np.arange(len(goes_to)).repeat(needed_by.shape[1])
+    return images[ranks.argsort(kind="stable")], np.bincount(ranks, minlength=swap.ranks)
 
 
-class _Received:
-    """What a rank receives."""
-
-    def __init__(self, arrival: Int64Array, counts: Int64Array, micro_batches: Int64Array) -> None:
-        self.arrival = arrival
-        """Of each image, in the order of the plan, its number among those that arrive."""
-        self.counts = counts
-        """[ranks] images from each."""
-        self.micro_batches = micro_batches
-        """[micro-batches of the plan] images of each."""
-
-    @classmethod
-    def of(cls, routes: Routes, swap: _Swap) -> _Received:
-        needs = bool((routes.needed_by == swap.rank).any())
-        parts = [each[each[:, 0] >= 0] if needs else each[:0] for each in routes.comes_from]
-        bucket, micro_batch, index = np.concatenate([np.empty((0, 3), np.int64), *parts]).T
-        ranks = swap.places(routes.made_by[:, 0])[bucket]
-        order = np.lexsort((index, micro_batch, ranks))
-        arrival = np.empty(len(order), np.int64)
-        arrival[order] = np.arange(len(order))
-        counts = np.bincount(ranks, minlength=swap.ranks)
-        return cls(arrival, counts, np.array([len(each) for each in parts], np.int64))
+def _received(routes: Routes, swap: _Swap) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Of each image that this rank receives, in the order of the plan, its number among those that
+    arrive; [ranks] images from each; and [micro-batches of the plan] images of each."""
+    needs = bool((routes.needed_by == swap.rank).any())
+    parts = [each[each[:, 0] >= 0] if needs else each[:0] for each in routes.comes_from]
+    bucket, micro_batch, index = np.concatenate([np.empty((0, 3), np.int64), *parts]).T
+    ranks = swap.places(routes.made_by[:, 0])[bucket]
+    arrival = np.lexsort((index, micro_batch, ranks)).argsort()
+    counts = np.bincount(ranks, minlength=swap.ranks)
+    return arrival, counts, np.array([len(each) for each in parts], np.int64)
 
 
 def _own(

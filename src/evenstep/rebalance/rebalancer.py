@@ -22,6 +22,7 @@ from evenstep.plan.value_checks import check_at_least, check_one_of
 from evenstep.rebalance.all_to_all import AllToAll
 
 MEANS = ("token", "sequence")
+_COLUMNS = ("lengths", "supervised", "together", "prompts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,6 @@ class Rebalancer:
         *,
         lengths: npt.ArrayLike | None = None,
         supervised: npt.ArrayLike | None = None,
-        costs: npt.ArrayLike | None = None,
         together: npt.ArrayLike | None = None,
         prompts: npt.ArrayLike | None = None,
     ) -> RebalancedUpdate:
@@ -65,7 +65,6 @@ class Rebalancer:
             sequences: those that this rank has, as mappings of tensors, arrays, numbers and text.
             lengths: [sequences] tokens of each; None counts ``input_ids``.
             supervised: [sequences] tokens that the loss counts; None is all.
-            costs: [sequences] what each costs by itself, in place of `cost`.
             together, prompts: [sequences] see `evenstep.plan.rebalance.plan_rebalance`.
 
         Raises:
@@ -75,7 +74,7 @@ class Rebalancer:
         """
         exchange = self._exchange
         rank, ranks = exchange.rank, exchange.ranks
-        summary, parts = self._summary(sequences, lengths, supervised, costs, together, prompts)
+        summary, parts = self._summary(sequences, lengths, supervised, together, prompts)
         columns, first = _joined(
             [unpack_plain(memoryview(each)) for each in exchange.swap([summary] * ranks)]
         )
@@ -84,7 +83,7 @@ class Rebalancer:
             ranks=ranks,
             max_tokens=self.max_tokens,
             packed=self.packed,
-            cost=self.cost if columns["costs"] is None else columns["costs"],
+            cost=self.cost,
             together=columns["together"],
             prompts=columns["prompts"],
             multiple_of=self.multiple_of,
@@ -92,13 +91,15 @@ class Rebalancer:
         target = plan.rank[first[rank] : first[rank + 1]]
         received: dict[int, Any] = {}
         sent = [
-            b"".join(_framed(parts[n]) for n in np.flatnonzero(target == r)) for r in range(ranks)
+            pack_plain([parts[n] for n in np.flatnonzero(target == r)], "sequences")
+            for r in range(ranks)
         ]
         for source, data in enumerate(exchange.swap(sent)):
             own = first[source] + np.flatnonzero(
                 plan.rank[first[source] : first[source + 1]] == rank
             )
-            received.update(zip(own.tolist(), _unframed(data)))
+            values = [unpack_plain(memoryview(each)) for each in unpack_plain(memoryview(data))]
+            received.update(zip(own.tolist(), values))
         return RebalancedUpdate(
             plan,
             received,
@@ -116,18 +117,11 @@ class Rebalancer:
         is part of it, because the other ranks wait."""
         try:
             parts = [pack_plain(s, f"sequence {n}") for n, s in enumerate(sequences)]
-            lengths, supervised, costs, together, prompts = (
-                None if column is None else np.asarray(column) for column in columns
-            )
-            if lengths is None:
-                lengths = np.array([length_of(s) for s in sequences], np.int64)
-            found = {
-                "lengths": lengths,
-                "supervised": lengths if supervised is None else supervised,
-                "costs": costs,
-                "together": together,
-                "prompts": prompts,
-            }
+            found = dict(zip(_COLUMNS, (None if c is None else np.asarray(c) for c in columns)))
+            if found["lengths"] is None:
+                found["lengths"] = np.array([length_of(s) for s in sequences], np.int64)
+            if found["supervised"] is None:
+                found["supervised"] = found["lengths"]
             for name, column in found.items():
                 if column is not None and column.shape != (len(sequences),):
                     raise SampleError(
@@ -135,15 +129,13 @@ class Rebalancer:
                         "for each"
                     )
             given = [name for name, column in found.items() if column is not None]
-            options = f"{self._options()} and {', '.join(given)}"
+            names = ("max_tokens", "packed", "cost", "multiple_of")
+            options = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+            options += f" and {', '.join(given)}"
             return pack_plain({**found, "options": options}, "the lengths"), parts
         except Exception as error:
             problem = str(error) if isinstance(error, EvenstepError) else described(error)
             return pack_plain({"problem": problem}, "what is wrong"), []
-
-    def _options(self) -> str:
-        names = ("max_tokens", "packed", "cost", "multiple_of")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
 def _joined(everybody: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
@@ -163,22 +155,9 @@ def _joined(everybody: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], np.nda
             )
     columns = {
         name: None if everybody[0][name] is None else np.concatenate([e[name] for e in everybody])
-        for name in ("lengths", "supervised", "costs", "together", "prompts")
+        for name in _COLUMNS
     }
     return columns, np.cumsum([0, *(len(each["lengths"]) for each in everybody)])
-
-
-def _framed(part: bytes) -> bytes:
-    return len(part).to_bytes(8, "little") + part
-
-
-def _unframed(data: bytes) -> list[Any]:
-    found, at, view = [], 0, memoryview(data)
-    while at < len(view):
-        size = int.from_bytes(view[at : at + 8], "little")
-        found.append(unpack_plain(view[at + 8 : at + 8 + size]))
-        at += 8 + size
-    return found
 
 
 class RebalancedUpdate:

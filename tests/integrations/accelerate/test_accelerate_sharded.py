@@ -3,7 +3,6 @@ gradients, checkpoints."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 
 pytest.importorskip("accelerate")
 
-from script_jobs import run_script, torchrun
+from script_jobs import run_script
 from sharded_on_cpu import ways, with_deepspeed
 from update_checks import Update, check_epoch, together
 
@@ -42,8 +41,7 @@ def test_every_update_on_two_ranks_is_that_of_one_batch(
 def test_a_killed_job_goes_on_where_it_saved(tmp_path: Path, way: str) -> None:
     arguments = {"way": way, "accumulate": 1}
     whole = job(tmp_path, **arguments)
-    dying = json.dumps({"folder": str(tmp_path), **arguments, "save": SAVED, "stop": SAVED + 1})
-    torchrun(2, SCRIPT, dying, log=tmp_path, dies=True)
+    job(tmp_path, **arguments, save=SAVED, stop=SAVED + 1, dies=True)
     again = job(tmp_path, **arguments, load=True)
     rest = [updates[SAVED:] for updates in whole]
     assert together(again) == together(rest)

@@ -85,7 +85,7 @@ def test_a_loop_that_trains_wrongly_is_stopped() -> None:
 
 
 def test_what_is_no_loader_of_ours_is_refused() -> None:
-    with pytest.raises(evenstep.ConfigurationError, match=r"fabric\.setup_dataloaders takes it"):
+    with pytest.raises(evenstep.ConfigurationError, match=r"but for fabric\.setup_dataloaders"):
         even.setup(Fabric(accelerator="cpu"), torch.utils.data.DataLoader(DOCUMENTS))
     fabric = Fabric(accelerator="cpu", devices=1)
     fabric.launch()

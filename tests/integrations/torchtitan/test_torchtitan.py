@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from script_jobs import run_script, torchrun
+from update_checks import of_all_ranks, whole_epochs
 
 pytest.importorskip("torchtitan.config", reason="torchtitan is not installed")
 
@@ -23,7 +22,6 @@ from evenstep.integrations.torchtitan import EvenDataLoader
 pytestmark = [pytest.mark.integrations, pytest.mark.timeout(1800)]
 HERE = Path(__file__).parent
 EXAMPLES = Path(__file__).parents[3] / "examples"
-SAMPLES = set(range(60))
 WITHOUT_END = 1000
 
 
@@ -32,24 +30,14 @@ def job(ranks: int, folder: Path, **arguments: Any) -> list[Any]:
 
 
 def samples(reports: list[Any]) -> list[set[int]]:
-    """Of every update, of all ranks together."""
-    found = []
-    for same in zip(*(report["updates"] for report in reports), strict=True):
-        count = Counter(index for one in same for index in one)
-        assert set(count.values()) <= {1}
-        found.append(set(count))
-    return found
+    return of_all_ranks([report["updates"] for report in reports])
 
 
 def check_epochs(updates: list[set[int]], epochs: int) -> None:
     """Every sample once in each, and an epoch begins with an update."""
-    for _ in range(epochs):
-        here: set[int] = set()
-        while here != SAMPLES:
-            one = updates.pop(0)
-            assert not one & here, "a sample comes twice in an epoch"
-            here |= one
-    assert not updates
+    whole = whole_epochs(updates)
+    assert len(whole) == epochs
+    assert sum(whole) == len(updates)
 
 
 def check_token_mean(reports: list[Any]) -> None:
@@ -126,18 +114,6 @@ def test_rows_hold_as_many_tokens_as_torchtitans_own_batches() -> None:
     rows = [inputs["input"].shape[1] for inputs, _ in loader]
     assert sum(rows) == DOCUMENTS.lengths.sum()
     assert max(rows) <= 2 * 64
-    loader.close()
-
-
-def test_labels_are_those_of_the_next_tokens_of_a_document() -> None:
-    loader = build(epochs=1, policy=evenstep.Even(128))
-    for inputs, labels in loader:
-        tokens, positions = inputs["input"], inputs["positions"]
-        assert tokens.shape == positions.shape == labels.shape
-        kept = labels[:, :-1] != -100
-        assert torch.equal(labels[:, :-1][kept], tokens[:, 1:][kept])
-        assert (positions[:, 1:][kept] > 0).all()  # not the first of the next document
-        assert (labels[:, -1] == -100).all()
     loader.close()
 
 

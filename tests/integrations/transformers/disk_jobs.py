@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,17 @@ def check_once(ranks: list[Any]) -> None:
     assert sorted(rows) == list(range(COUNT))
 
 
-def check_resumed(whole: list[Any], again: list[Any]) -> None:
-    """What follows a checkpoint is what the uninterrupted job did."""
+def check_killed(job: Callable[..., list[Any]], whole: Any, killed: Any, resumed: Any) -> None:
+    """What follows a checkpoint is what the uninterrupted job did.
+
+    Args:
+        job: runs a job of two ranks, with options of its own.
+        whole, killed: what the jobs are configured by.
+        resumed: the same of the job that goes on, made once there is a checkpoint.
+    """
+    whole = job(whole)
+    job(killed, stop=SAVED + 1, dies=True)
+    again = job(resumed())
     check_once(whole)
     for truth, resumed in zip(whole, again, strict=True):
         assert len(truth["updates"]) > SAVED + 1

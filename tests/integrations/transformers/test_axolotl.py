@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_jobs import run_script, torchrun
+from script_jobs import run_script
 
 if find_spec("axolotl") is None:  # importing it takes seconds, and changes the process
     pytest.skip("Axolotl has an environment of its own", allow_module_level=True)
@@ -18,8 +18,8 @@ if find_spec("axolotl") is None:  # importing it takes seconds, and changes the 
 from disk_jobs import (
     COUNT,
     SAVED,
+    check_killed,
     check_once,
-    check_resumed,
     write_checkpoint,
     written_row,
 )
@@ -123,15 +123,16 @@ def test_every_row_once_and_the_gradient_of_one_batch(
 
 def test_killed_in_mid_epoch(tmp_path: Path, data: Path) -> None:
     saving = {"learning_rate": 1e-2, "save_strategy": "steps", "save_steps": SAVED}
-    whole = config(data, tmp_path / "whole", "messages", **saving)
-    whole = run_script(SCRIPT, 2, tmp_path, config=whole)
 
-    killed = config(data, tmp_path / "killed", "messages", **saving)
-    dying = json.dumps({"folder": str(tmp_path), "stop": SAVED + 1, "config": killed})
-    torchrun(2, SCRIPT, dying, log=tmp_path, dies=True)
-    saved = tmp_path / "killed" / f"checkpoint-{SAVED}"
-    shutil.copy(data / "model" / "processor_config.json", saved)
-    begun = {"base_model": str(saved), "resume_from_checkpoint": str(saved)}
-    resumed = config(data, tmp_path / "killed", "messages", **saving, **begun)
-    again = run_script(SCRIPT, 2, tmp_path, config=resumed)
-    check_resumed(whole, again)
+    def job(path: str, **others: Any) -> list[Any]:
+        return run_script(SCRIPT, 2, tmp_path, config=path, **others)
+
+    def of(name: str, **more: Any) -> str:
+        return config(data, tmp_path / name, "messages", **saving, **more)
+
+    def resumed() -> str:
+        saved = tmp_path / "killed" / f"checkpoint-{SAVED}"
+        shutil.copy(data / "model" / "processor_config.json", saved)
+        return of("killed", base_model=str(saved), resume_from_checkpoint=str(saved))
+
+    check_killed(job, of("whole"), of("killed"), resumed)

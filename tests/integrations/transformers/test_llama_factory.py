@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_jobs import run_script, torchrun
+from script_jobs import run_script
 
 pytest.importorskip("llamafactory", reason="LLaMA-Factory has an environment of its own")
 
 from disk_jobs import (
     COUNT,
     SAVED,
+    check_killed,
     check_once,
-    check_resumed,
     write_checkpoint,
     written_row,
 )
@@ -104,12 +104,11 @@ def test_killed_in_mid_epoch(tmp_path: Path, data: Path) -> None:
     once = options(data, tmp_path / "once", learning_rate=1e-2, max_steps=1, **prepared)
     run_script(SCRIPT, 1, tmp_path, **once)
     saving = {"learning_rate": 1e-2, "save_strategy": "steps", "save_steps": SAVED, **prepared}
-    whole = run_script(SCRIPT, 2, tmp_path, **options(data, tmp_path / "whole", **saving))
 
-    killed = options(data, tmp_path / "killed", **saving)
-    dying = json.dumps({"folder": str(tmp_path), "stop": SAVED + 1, **killed})
-    torchrun(2, SCRIPT, dying, log=tmp_path, dies=True)
+    def job(given: dict[str, Any], **others: Any) -> list[Any]:
+        return run_script(SCRIPT, 2, tmp_path, **given, **others)
+
+    whole, killed = (options(data, tmp_path / name, **saving) for name in ("whole", "killed"))
     saved = str(tmp_path / "killed" / f"checkpoint-{SAVED}")
     resumed = {**killed, "model_name_or_path": saved, "resume_from_checkpoint": saved}
-    again = run_script(SCRIPT, 2, tmp_path, **resumed)
-    check_resumed(whole, again)
+    check_killed(job, whole, killed, lambda: resumed)

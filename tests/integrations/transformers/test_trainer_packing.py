@@ -11,7 +11,6 @@ import torch
 from launched_rank import as_rank
 from ranks import Rank, run
 from tiny_trainer import Seen, Witness, arguments, gathered, tokenizer
-from torch.nn.functional import cross_entropy
 from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
@@ -20,7 +19,7 @@ from transformers import (
     LlamaForCausalLM,
     Trainer,
 )
-from update_checks import gradient_of
+from update_checks import alone, documents_in
 
 import evenstep
 from documents import VOCABULARY, Documents
@@ -89,38 +88,17 @@ def train(
     return trainer, seen
 
 
-def documents_of(row: dict[str, Any]) -> list[int]:
-    """Which documents a packed row has, those of fillers left out."""
-    tokens, labels = row["input_ids"][0], row["labels"][0]
-    begins = [*torch.where(row["position_ids"][0] == 0)[0].tolist(), len(tokens)]
-    parts = [(tokens[b:e].tolist(), labels[b:e]) for b, e in itertools.pairwise(begins)]
-    places = {tuple(sample["input_ids"]): i for i, sample in enumerate(SAMPLES)}
-    return [places[tuple(part)] for part, own in parts if (own != -100).any()]
-
-
-def alone(model: Any, samples: list[int]) -> torch.Tensor:
-    """Gradient of the mean loss of all tokens of samples that the model sees one by one."""
-    model.zero_grad()
-    model.eval()
-    total, tokens = torch.zeros(()), 0
-    for index in samples:
-        ids = torch.tensor(SAMPLES[index]["input_ids"])[None]
-        labels = torch.tensor(SAMPLES[index]["labels"])[1:]
-        logits = model(input_ids=ids).logits[0, :-1]
-        total = total + cross_entropy(logits, labels, reduction="sum")
-        tokens += int((labels != -100).sum())
-    (total / tokens).backward()
-    return gradient_of(model)
-
-
 def check(model: Any, seen: Seen) -> None:
-    updates = [[i for row in rows for i in documents_of(row)] for rows in seen.samples if rows]
+    known = {tuple(sample["input_ids"]): i for i, sample in enumerate(SAMPLES)}
+    updates = [
+        [known[each] for row in rows for each in documents_in(row)] for rows in seen.samples if rows
+    ]
     same = zip(*gathered(updates), strict=True)
     updates = [[i for rank in update for i in rank] for update in same]
     bearing = [i for i in range(N) if (DATA[i]["labels"][1:] != -100).any()]
     assert sorted(i for update in updates for i in update) == bearing
     for update, gradient in zip(updates, seen.gradients, strict=True):
-        expected = alone(model, update)
+        _, expected = alone(model, DATA, update)
         limit = 1e-5 * expected.abs().max()
         torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=limit)
 

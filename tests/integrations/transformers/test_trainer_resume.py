@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.integrations
 N = len(documents())
 VISION_N = 41
 SAVED = 2  # updates between checkpoints
+PEAK = 1e-2  # learning rate
 SIZED = {
     "policy": evenstep.Even(128, cost=FittedCost(per_group=2.0, per_token=1.0, per_pair=0.0)),
     "update_tokens": 256,
@@ -68,7 +70,7 @@ def train(
         "num_train_epochs": 2,
         "save_strategy": "steps",
         "save_steps": SAVED,
-        "learning_rate": 1e-2,
+        "learning_rate": PEAK,
         **options,
     }
     installed: dict[str, Any] = SIZED if kind == "sized" else {"policy": POLICY}
@@ -121,6 +123,11 @@ def test_killed_in_mid_epoch(tmp_path, kind: str, options: dict[str, Any]) -> No
     done = len(before) % count
     assert set(rest[: count - done]) == set(range(count)) - set(before[len(before) - done :])
     assert other["epoch"] == float(epochs)
+    # The rate of an update is that of the share of samples trained on before it.
+    for job, begun in ((whole, []), (other, whole["updates"][:SAVED])):
+        done = accumulate(map(len, [*begun, *job["updates"]][:-1]), initial=0)
+        rates = [PEAK * (1 - each / (epochs * count)) for each in done]
+        assert job["rates"] == pytest.approx(rates, rel=1e-9)
 
 
 def test_a_checkpoint_of_the_end_of_an_epoch(tmp_path) -> None:

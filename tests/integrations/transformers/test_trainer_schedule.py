@@ -4,7 +4,6 @@ the number of steps of an epoch is not known before it has ended."""
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +83,6 @@ def test_max_steps_goes_on_over_epochs(tmp_path) -> None:
     seen = trainer.model.seen.flat()
     assert len(seen) > N
     assert sorted(seen[:N]) == list(range(N))
-
-
-@pytest.mark.integrations
-@pytest.mark.parametrize("given", [{"num_train_epochs": 3}, {"max_steps": 20}])
-def test_the_learning_rate_falls_to_the_end_and_not_before(tmp_path, given: dict[str, Any]) -> None:
-    trainer = trained(tmp_path, learning_rate=1e-3, lr_scheduler_type="linear", **given)
-    rates = [e["learning_rate"] for e in trainer.state.log_history if "learning_rate" in e]
-    assert rates[0] == 1e-3
-    assert all(later < rate for rate, later in pairwise(rates))
-    assert 0 < rates[-1] < 0.2e-3
 
 
 @pytest.mark.integrations

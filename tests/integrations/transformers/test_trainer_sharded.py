@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import transformers
-from script_jobs import run_script, torchrun
+from script_jobs import run_script
 from sharded_on_cpu import ways
-from tiny_trainer import TellingLlama, documents, of_one_batch
+from tiny_trainer import TellingLlama, documents
+from update_checks import alone
 
 pytestmark = [
     pytest.mark.integrations,
@@ -46,7 +45,7 @@ def test_every_update_is_that_of_one_batch(
     model = TellingLlama()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     for update, gradient, loss in zip(samples, gradients, losses, strict=True):
-        expected_loss, expected = of_one_batch(model, update)
+        expected_loss, expected = alone(model, documents(), update)
         assert loss == pytest.approx(expected_loss, rel=1e-5)
         assert (torch.tensor(gradient) - expected).norm() < 1e-5 * expected.norm()
         apply(expected, model)
@@ -59,10 +58,6 @@ def apply(gradient: torch.Tensor, model: torch.nn.Module) -> None:
         parameter.grad = part.view_as(parameter).clone()
 
 
-def killed(folder: Path, **options: Any) -> None:
-    torchrun(2, SCRIPT, json.dumps({"folder": str(folder), **options}), log=folder, dies=True)
-
-
 @pytest.mark.parametrize("way", ways(("fsdp2",), ("zero2",), ("zero3",)))
 def test_a_killed_job_goes_on_where_it_was(tmp_path: Path, way: str) -> None:
     options = {"way": way, "num_train_epochs": 2, "save_strategy": "steps", "save_steps": SAVED}
@@ -70,7 +65,7 @@ def test_a_killed_job_goes_on_where_it_was(tmp_path: Path, way: str) -> None:
     for folder in folders:
         folder.mkdir()
     whole = run_script(SCRIPT, 2, folders[0], **options)[0]
-    killed(folders[1], stop=SAVED + 1, **options)
+    run_script(SCRIPT, 2, folders[1], dies=True, stop=SAVED + 1, **options)
     shutil.copytree(folders[1], folders[2], dirs_exist_ok=True)
     again = run_script(SCRIPT, 2, folders[1], **options, resume=True)[0]
     assert again["samples"] == whole["samples"][SAVED:]

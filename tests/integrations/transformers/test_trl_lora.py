@@ -3,7 +3,6 @@ documents, each alone."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -22,9 +21,8 @@ from tiny_trainer import (
     tokenizer,
     trl_arguments,
 )
-from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
-from update_checks import gradient_of
+from update_checks import alone, documents_in
 
 from evenstep.integrations import transformers as even
 
@@ -38,17 +36,6 @@ PLACES = {tuple(row["input_ids"].tolist()): index for index, row in enumerate(RO
 FSDP2 = {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
 
 
-def documents_of(batch: dict[str, Any]) -> list[int]:
-    """Those of a padded or a packed batch, fillers left out."""
-    tokens, labels = batch["input_ids"], batch["labels"]
-    if (mask := batch.get("attention_mask")) is not None:
-        parts = [(row[m], own[m]) for row, own, m in zip(tokens, labels, mask.bool())]
-    else:
-        begins = [*torch.where(batch["position_ids"][0] == 0)[0].tolist(), tokens.shape[1]]
-        parts = [(tokens[0, b:e], labels[0, b:e]) for b, e in itertools.pairwise(begins)]
-    return [PLACES[tuple(ids.tolist())] for ids, own in parts if (own[1:] != -100).any()]
-
-
 def lora() -> Any:
     """Weights that are not 0, so that all of them have a gradient."""
     torch.manual_seed(0)
@@ -57,19 +44,6 @@ def lora() -> Any:
         r=2, target_modules=["q_proj", "v_proj", "down_proj"], init_lora_weights=False
     )
     return peft.get_peft_model(model, config)
-
-
-def alone(model: Any, indices: list[int]) -> torch.Tensor:
-    """Gradient of the mean loss of all tokens of documents that the model sees one by one."""
-    model.zero_grad()
-    total, tokens = torch.zeros(()), 0
-    for row in map(ROWS.__getitem__, indices):
-        labels = row["labels"][1:]
-        logits = model(input_ids=row["input_ids"][None]).logits[0, :-1]
-        total = total + cross_entropy(logits, labels, reduction="sum")
-        tokens += int((labels != -100).sum())
-    (total / tokens).backward()
-    return gradient_of(model)
 
 
 def train(rank: Rank, folder: Any, packed: bool, sharded: bool) -> None:
@@ -83,7 +57,7 @@ def train(rank: Rank, folder: Any, packed: bool, sharded: bool) -> None:
     def note(model: Any, args: Any, kwargs: dict[str, Any]) -> None:
         if packed:
             assert len(kwargs["input_ids"]) == 1
-        seen.samples[-1] += documents_of(kwargs)
+        seen.samples[-1] += [PLACES[each] for each in documents_in(kwargs)]
 
     model.get_base_model().register_forward_pre_hook(note, with_kwargs=True)
     fields = {name: [row[name].tolist() for row in ROWS] for name in ("input_ids", "labels")}
@@ -102,7 +76,7 @@ def train(rank: Rank, folder: Any, packed: bool, sharded: bool) -> None:
     assert sorted(i for update in updates for i in update) == list(range(len(ROWS)))
     theirs = lora()
     for update, gradient in zip(updates, seen.gradients, strict=True):
-        expected = alone(theirs, update)
+        _, expected = alone(theirs, ROWS, update)
         assert gradient.count_nonzero() == expected.count_nonzero() > 0
         torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-5 * expected.abs().max())
 

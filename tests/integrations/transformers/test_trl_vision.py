@@ -103,7 +103,7 @@ def test_every_row_once_the_gradient_of_one_batch_and_pixels_once_a_batch_is_pla
     options = {"gradient_accumulation_steps": 2, **workers}
     sft(tmp_path, name, kind, evenstep.Even(max_tokens=1024), **options)
     if kind != "assistant-only":
-        assert "pixels are made once their batch is planned" in caplog.text
+        assert "pixels are made once batches are planned" in caplog.text
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

@@ -18,7 +18,6 @@ from ranks import Job, Rank, run
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from torch.nn.functional import cross_entropy
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -27,7 +26,7 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-from update_checks import gradient_of
+from update_checks import alone, gradient_of
 
 import evenstep
 from documents import VOCABULARY, Documents
@@ -234,27 +233,6 @@ def losses(trainer: Trainer) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def of_one_batch(
-    model: TellingLlama, samples: list[int], smoothing: float = 0.0
-) -> tuple[float, torch.Tensor]:
-    """Mean loss of all tokens of the samples, and its gradient."""
-    model.zero_grad()
-    model.eval()
-    data = documents()
-    total, tokens = torch.zeros(()), 0
-    for index in samples:
-        sample = data[index]
-        logits = model(input_ids=sample["input_ids"][None]).logits[0, :-1].float()
-        labels = sample["labels"][1:]
-        total = total + cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
-        tokens += int((labels != -100).sum())
-    loss = total / tokens
-    loss.backward()
-    gradient = gradient_of(model)
-    model.zero_grad()
-    return loss.item(), gradient
-
-
 def check_updates(trainer: Trainer, model: TellingLlama, smoothing: float = 0.0) -> list[list[int]]:
     """Every document once; gradient and loss of each update are those of one batch.
 
@@ -272,7 +250,7 @@ def check_gradients(
 ) -> None:
     gradients = model.seen.gradients
     for update, gradient, loss in zip(updates, gradients, losses(trainer), strict=True):
-        mean, expected = of_one_batch(model, update, smoothing)
+        mean, expected = alone(model, documents(), update, smoothing)
         # Before transformers 5, four digits are logged.
         assert loss == pytest.approx(mean, rel=1e-5, abs=5.1e-5)
         torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-5 * expected.abs().max())

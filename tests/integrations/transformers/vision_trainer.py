@@ -6,13 +6,13 @@ scripts that users write. A row is known again by its tokens.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tiny_trainer import Seen, Witness, arguments, gathered, losses, together
 from transformers import Trainer
+from update_checks import documents_in
 from vision_rows import Collate, of_one_batch
 
 from families import Family
@@ -37,15 +37,7 @@ def rows_in(inputs: Any, known: dict[tuple[int, ...], int]) -> list[int]:
     if "input_ids" not in inputs:  # speech
         rows = zip(inputs["input_features"], labels, strict=True)
         return [known[loudness(sound)] for sound, row in rows if (row != -100).any()]
-    tokens = inputs["input_ids"]
-    if "attention_mask" in inputs:
-        masks = inputs["attention_mask"].bool()
-        parts = [(t[m], lab[m]) for t, lab, m in zip(tokens, labels, masks, strict=True)]
-    else:
-        cuts = inputs["cu_seq_lens_q"].tolist()
-        ends = list(itertools.pairwise(cuts))
-        parts = [(tokens[0, begin:end], labels[0, begin:end]) for begin, end in ends]
-    return [row_of(tuple(t.tolist()), known) for t, lab in parts if (lab[1:] != -100).any()]
+    return [row_of(tokens, known) for tokens in documents_in(inputs)]
 
 
 def row_of(tokens: tuple[int, ...], known: dict[tuple[int, ...], int]) -> int:

@@ -15,13 +15,15 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping, MutableMapping
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from evenstep.batch.columns import copies_tokens
 from evenstep.batch.count_media import VISION_GRIDS
-from evenstep.batch.formats.packed import PackedRow, check_apart, copies_tokens, read_packed
+from evenstep.batch.formats.packed import PackedRow, check_apart, read_packed
 from evenstep.errors import CollateError
 
 logger = logging.getLogger("evenstep")
@@ -82,16 +84,16 @@ def _check_for_causal(packed: PackedRow, model: Any, config: Any) -> None:
             f"{_PLACES}. Pack with collate_fn=PreparingCollator(collate_fn=PadCollator(), "
             "config=model.config), or use packed=False"
         )
-    if _shifts_labels(model):
+    # So do all losses that do not say otherwise.
+    if getattr(model, "loss_type", None) not in ("ForTokenClassification", "ForMaskedLM"):
         packed.check_aligned(
             "causal language models of transformers shift labels themselves, so return them "
             "unshifted from the dataset; or pass model=model, if its loss does not shift them"
         )
     if model is None and not copies_tokens(packed.labels, packed.input_ids):
         raise CollateError(
-            "the labels are no copy of the tokens, so they are not for a causal language model; "
-            "call evenstep.batch.to_hugging_face(batch, model=model) if the model is one, or use "
-            "packed=False"
+            "the labels are no copy of the tokens, as those of causal language models are; call "
+            "evenstep.batch.to_hugging_face(batch, model=model), or use packed=False"
         )
     check_apart(packed.position_ids, packed.bounds)
 
@@ -123,9 +125,9 @@ def leave_cache_out(batch: Any, *, packed: bool, first: bool = False) -> None:
         logger.warning("%s: see evenstep.batch.to_hugging_face(batch, model=model)", _PLACES)
     if first and labels.shape == tokens.shape and not copies_tokens(labels, tokens):
         logger.warning(
-            "the labels of packed rows are no copy of their tokens, so the model may be no causal "
-            "one; call it with evenstep.batch.to_hugging_face(batch, model=model), which refuses a "
-            "model of transformers that would let documents see each other"
+            "the labels of packed rows are no copy of their tokens; call the model with "
+            "evenstep.batch.to_hugging_face(batch, model=model), which refuses one of transformers "
+            "that would let documents see each other"
         )
 
 
@@ -139,7 +141,7 @@ def _places_images(fields: Mapping[str, Any], config: Any) -> bool:
     """Whether a model has positions of its own; by the fields, where it is not known."""
     if config is None:
         return any(name in fields for name in ("mm_token_type_ids", *VISION_GRIDS))
-    return _shell(type(config)) is not None
+    return _shell(config.__class__) is not None
 
 
 def _check_causal(config: Any) -> None:
@@ -157,10 +159,13 @@ def _check_causal(config: Any) -> None:
     )
 
     kind = type(config)
-    causal = (
-        kind in MODEL_FOR_CAUSAL_LM_MAPPING
-        or kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-        or kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    causal = any(
+        kind in models
+        for models in (
+            MODEL_FOR_CAUSAL_LM_MAPPING,
+            MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+            MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        )
     )
     if kind in MODEL_FOR_MASKED_LM_MAPPING:
         causal = getattr(config, "is_decoder", False)
@@ -172,18 +177,9 @@ def _check_causal(config: Any) -> None:
     if bidirectional or not causal:
         name = getattr(config, "model_type", kind.__name__)
         raise CollateError(
-            f"how a model of kind {name!r} takes packed rows is not known, and documents might see "
-            "each other; use packed=False, or make the model's arguments of batch['cu_seqlens'] "
-            "yourself"
+            f"in packed rows of a model of kind {name!r} documents might see each other; use "
+            "packed=False, or make the model's arguments of batch['cu_seqlens'] yourself"
         )
-
-
-def _shifts_labels(model: Any) -> bool:
-    """Whether the loss shifts labels; so do all that do not say otherwise."""
-    return getattr(model, "loss_type", None) not in ("ForTokenClassification", "ForMaskedLM")
-
-
-_shells: dict[type, Any] = {}
 
 
 def rope_positions(config: Any, sample: Mapping[str, Any]) -> torch.Tensor | None:
@@ -196,7 +192,7 @@ def rope_positions(config: Any, sample: Mapping[str, Any]) -> torch.Tensor | Non
         int64 [4, length]: the position in the text, then time, height and width, as such models
         take them; None for a model that has text positions only.
     """
-    shell = _shell(type(config))
+    shell = _shell(config.__class__)
     if shell is None:
         return None
     shell.config = config
@@ -211,15 +207,15 @@ def rope_positions(config: Any, sample: Mapping[str, Any]) -> torch.Tensor | Non
     return torch.cat([text[None], positions[:, 0]])
 
 
+@cache
 def _shell(kind: type) -> Any:
     """An empty module of the model class that goes with a configuration; None where its positions
     are those of text. Its `get_rope_index` reads the configuration alone."""
-    if kind not in _shells:
-        from transformers import MODEL_MAPPING
+    from transformers import MODEL_MAPPING
 
-        model = MODEL_MAPPING.get(kind, None)
-        _shells[kind] = None
-        if hasattr(model, "get_rope_index"):
-            _shells[kind] = model.__new__(model)
-            torch.nn.Module.__init__(_shells[kind])
-    return _shells[kind]
+    model: Any = MODEL_MAPPING.get(kind, None)
+    if not hasattr(model, "get_rope_index"):
+        return None
+    shell = model.__new__(model)
+    torch.nn.Module.__init__(shell)
+    return shell

@@ -62,9 +62,8 @@ class PackedRow:
         first = self.labels[0, self.bounds[:-1].long()]
         if bool((first != IGNORE_INDEX).any()):
             raise CollateError(
-                f"the first labels of documents are {first[:4].tolist()}, not all -100, so these "
-                "labels are shifted already (PackCollator has mask_first_label=False); "
-                f"{remedy}"
+                f"the first labels of documents are {first[:4].tolist()}, not all -100: they are "
+                f"shifted already (PackCollator has mask_first_label=False); {remedy}"
             )
 
     def next_labels(self, labels_shifted: bool) -> torch.Tensor:
@@ -80,12 +79,6 @@ class PackedRow:
         return torch.cat([self.labels[:, 1:], last], dim=1)
 
 
-def copies_tokens(labels: torch.Tensor, tokens: torch.Tensor) -> bool:
-    """Whether all labels that are not -100 are the tokens at their places, as those for causal
-    language models are. Both [1, T]."""
-    return not bool(((labels != tokens) & (labels != IGNORE_INDEX)).any())
-
-
 def check_apart(positions: torch.Tensor, bounds: torch.Tensor) -> None:
     """
     Args:
@@ -98,16 +91,20 @@ def check_apart(positions: torch.Tensor, bounds: torch.Tensor) -> None:
     """
     if positions.ndim != 2:
         return
-    begins = torch.ones(positions.shape[1], dtype=torch.bool, device=positions.device)
-    begins[1:] = positions[0].diff() != 1
-    documents = torch.zeros_like(begins)
-    documents[bounds[:-1].long()] = True
-    if not torch.equal(begins, documents):
+    begins = torch.ones_like(positions, dtype=torch.bool)
+    begins[:, 1:] = positions.diff() != 1
+    if not torch.equal(begins, begins_at(bounds, positions)):
         raise CollateError(
-            "the samples' own position_ids do not count on by 1 exactly until the next document "
-            "begins, which is how models of transformers find documents; leave them out in the "
-            "dataset, or give the field another name"
+            "the samples' own position_ids do not count on by 1 until the next document begins, as "
+            "models of transformers need; leave them out in the dataset, or name them otherwise"
         )
+
+
+def begins_at(bounds: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """bool [1, T]: whether a document begins."""
+    begins = torch.zeros_like(like, dtype=torch.bool)
+    begins[0, bounds[:-1].long()] = True
+    return begins
 
 
 def read_packed(batch: Any) -> PackedRow:

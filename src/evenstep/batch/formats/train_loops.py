@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from evenstep.batch.formats.packed import PackedRow, read_packed
+from evenstep.batch.formats.packed import PackedRow, begins_at, read_packed
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.errors import CollateError
 
@@ -49,7 +49,12 @@ def to_megatron(
             cannot be cut into two chunks per context-parallel rank.
     """
     packed = read_packed(batch)
-    _check_divisible(packed, context_parallel_size)
+    ranks, chunks = context_parallel_size, 2 * context_parallel_size
+    if ranks > 1 and bool((packed.bounds % chunks != 0).any()):
+        raise CollateError(
+            f"context_parallel_size={ranks} cuts every document into {chunks} chunks, and some "
+            f"have other lengths; use PackCollator(pad_documents_to_multiple_of={chunks})"
+        )
     labels = packed.next_labels(labels_shifted)
     padded = packed.cu_seqlens_padded
     fields = {
@@ -89,16 +94,6 @@ def _attention_parameters(packed: PackedRow, context_parallel: bool) -> Any:
         return parameters
 
 
-def _check_divisible(packed: PackedRow, ranks: int) -> None:
-    chunks = 2 * ranks
-    if ranks > 1 and bool((packed.bounds % chunks != 0).any()):
-        raise CollateError(
-            f"context_parallel_size={ranks} cuts every document into {chunks} chunks, and "
-            "documents of this batch have other lengths; use "
-            f"PackCollator(pad_documents_to_multiple_of={chunks})"
-        )
-
-
 def to_torchtitan(
     batch: dict[str, Any], *, labels_shifted: bool = False
 ) -> tuple[dict[str, Any], torch.Tensor]:
@@ -117,17 +112,10 @@ def to_torchtitan(
             own positions if they are not 0 exactly where a document begins.
     """
     packed = read_packed(batch)
-    _check_positions(packed)
-    inputs = {"input": packed.input_ids, "positions": packed.position_ids, **packed.rest}
-    return inputs, packed.next_labels(labels_shifted)
-
-
-def _check_positions(packed: PackedRow) -> None:
-    positions = packed.position_ids
-    begins = torch.zeros_like(packed.input_ids, dtype=torch.bool)
-    begins[0, packed.bounds[:-1].long()] = True
-    if positions.shape != begins.shape or not torch.equal(positions == 0, begins):
+    if not torch.equal(packed.position_ids == 0, begins_at(packed.bounds, packed.input_ids)):
         raise CollateError(
             "the samples' own position_ids are not 0 exactly where a document begins, which is "
             "how torchtitan finds documents; leave position_ids out in the dataset"
         )
+    inputs = {"input": packed.input_ids, "positions": packed.position_ids, **packed.rest}
+    return inputs, packed.next_labels(labels_shifted)

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from PIL import Image
 
 from evenstep.batch.count_media import LATE, MediaShape, image_bytes
 from evenstep.batch.images.lazy_images import LazyImage, with_lazy_images
-from evenstep.batch.images.processors import TakenCall, check_image_tokens, standing_in
+from evenstep.batch.images.processors import TakenCall, check_image_tokens, flat, standing_in
 from evenstep.batch.images.rules import LargeImages, NotPlanned
 from evenstep.errors import CollateError, described
 
@@ -46,7 +45,7 @@ class LateImages:
     @property
     def nbytes(self) -> int:
         """Memory that the images take."""
-        return sum(map(image_bytes, _flat(self.images)))
+        return sum(map(image_bytes, flat(self.images)))
 
     def made(self, image_processor: Any) -> dict[str, torch.Tensor]:
         """The fields that were to be made.
@@ -82,7 +81,7 @@ class LateImages:
 
     def _culprit(self) -> str:
         """The first image that cannot be decoded."""
-        images = _flat(self.images)
+        images = flat(self.images)
         for number, image in enumerate(images):
             encoded = getattr(image, "encoded", None)
             path = f" ({encoded.path})" if encoded is not None and encoded.path else ""
@@ -154,21 +153,10 @@ def call_of(fields: Mapping[str, Any], calls: Sequence[TakenCall]) -> TakenCall 
 
 
 def _same(one: TakenCall, other: TakenCall) -> bool:
-    images = [one.flat, other.flat]
-    same = len(images[0]) == len(images[1]) and all(
-        a is b or _source(a) is _source(b) is not None for a, b in zip(*images)
-    )
-    return same and dict(one.arguments) == dict(other.arguments)
+    def sources(call: TakenCall) -> list[int]:
+        return [id(getattr(image, "encoded", None) or image) for image in flat(call.images)]
 
-
-def _source(image: Any) -> Any:
-    return getattr(image, "encoded", None)
-
-
-def _flat(images: Any) -> list[Image.Image]:
-    if isinstance(images, (list, tuple)):
-        return [image for each in images for image in _flat(each)]
-    return [images]
+    return sources(one) == sources(other) and dict(one.arguments) == dict(other.arguments)
 
 
 def _copies(images: Any) -> Any:
@@ -265,14 +253,11 @@ def why_at_once(
 
 def _different(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     """The first field in which two samples differ."""
-    for name in (*one, *(name for name in other if name not in one)):
-        if name not in one or name not in other:
-            return name
-        mine, theirs = one[name], other[name]
-        if isinstance(mine, torch.Tensor) and isinstance(theirs, torch.Tensor):
+    for name in (*one, *other):
+        mine, theirs = one.get(name), other.get(name)
+        same = type(mine) is type(theirs) and (name in one) == (name in other)
+        if same and isinstance(mine, torch.Tensor) and isinstance(theirs, torch.Tensor):
             same = mine.dtype == theirs.dtype and torch.equal(mine, theirs)
-        else:
-            same = type(mine) is type(theirs)
         if not same:
             return name
     return None

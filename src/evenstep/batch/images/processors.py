@@ -76,10 +76,6 @@ class TakenCall:
     arguments: Mapping[str, Any]
     result: Mapping[str, Any]
 
-    @property
-    def flat(self) -> list[Any]:
-        return [image for row in _rows(self.images)[0] for image in row]
-
 
 class StandIn:
     """See the module docstring. Everything but the call is the image processor's."""
@@ -130,7 +126,7 @@ def planned(image_processor: Any, images: Any, arguments: Mapping[str, Any]) -> 
     if rule is None:
         raise NotPlanned(f"no rule is known for {type(image_processor).__name__}")
     rows, nested = _rows(images)
-    for image in (image for row in rows for image in row):
+    for image in flat(rows):
         if not isinstance(image, Image.Image):
             raise NotPlanned(f"an image is a {type(image).__name__}, not one of PIL")
     sizes = [[(image.height, image.width) for image in row] for row in rows]
@@ -162,6 +158,12 @@ def _rows(images: Any) -> tuple[list[list[Any]], bool]:
     return [list(images)], False
 
 
+def flat(images: Any) -> list[Any]:
+    if isinstance(images, (list, tuple)):
+        return [image for each in images for image in flat(each)]
+    return [images]
+
+
 def _kept(images: Any) -> Any:
     if isinstance(images, (list, tuple)):
         return [_kept(each) for each in images]
@@ -184,12 +186,12 @@ def check_image_tokens(sample: Mapping[str, Any], call: TakenCall, processor: An
     if replace is None or token is None or not isinstance(ids, torch.Tensor):
         return
     text = processor.tokenizer.convert_ids_to_tokens(token)
-    wanted = sum(replace(call.result, image_idx=i).count(text) for i in range(len(call.flat)))
+    images = len(flat(call.images))
+    wanted = sum(replace(call.result, image_idx=i).count(text) for i in range(images))
     has = int((ids == token).sum())
     if has != wanted:
         why = "it was cut" if has < wanted else "it has more placeholders than images"
         raise ImageTokensError(
-            f"input_ids has {has:,} image tokens, and its {len(call.flat)} images make {wanted:,}: "
-            f"{why}; raise max_length in collate_fn, make the images smaller, or leave the sample "
-            "out of the dataset"
+            f"input_ids has {has:,} image tokens, and its {images} images make {wanted:,}: {why}; "
+            "raise max_length in collate_fn, make images smaller, or leave the sample out"
         )

@@ -23,8 +23,8 @@ import torch
 
 from evenstep.errors import EvenstepError, SampleError
 
-IGNORED = ("return_tensors", "do_convert_rgb", "do_resize", "do_rescale", "do_normalize")
-"""Arguments of a call that `Call.check` looks at, or that do not change shapes."""
+_DONE = ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize")
+"""What the rules take for granted."""
 
 
 class ImageTokensError(SampleError):
@@ -47,7 +47,7 @@ class Call:
     processor: Any
     """The image processor."""
     arguments: Mapping[str, Any]
-    known: list[str] = field(default_factory=lambda: list(IGNORED))
+    known: list[str] = field(default_factory=lambda: ["return_tensors"])
     """Arguments that were looked at."""
 
     def option(self, name: str) -> Any:
@@ -64,6 +64,10 @@ class Call:
             raise NotPlanned(f"{name}={sizes} has no {key}")
         return int(value)
 
+    def function(self, name: str) -> Any:
+        """Of the module that has the processor's class."""
+        return getattr(sys.modules[type(self.processor).__module__], name)
+
     def check(self) -> None:
         """
         Raises:
@@ -71,19 +75,16 @@ class Call:
         """
         if self.arguments.get("return_tensors") != "pt":
             raise NotPlanned("return_tensors is not 'pt'")
-        for name in ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize"):
+        for name in _DONE:
             if not self.option(name):
                 raise NotPlanned(f"{name} is off")
         changed = [
             name
             for name, value in self.arguments.items()
-            if name not in self.known and value is not None and value != self._own(name)
+            if name not in self.known and value not in (None, getattr(self.processor, name, None))
         ]
         if changed:
             raise NotPlanned(f"the rule does not know of {', '.join(changed)}")
-
-    def _own(self, name: str) -> Any:
-        return getattr(self.processor, name, None)
 
 
 Size = tuple[int, int]
@@ -105,7 +106,7 @@ def qwen_vl(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planne
     patch, merge = call.option("patch_size"), call.option("merge_size")
     frames = call.option("temporal_patch_size")
     least, most = call.side("size", "shortest_edge"), call.side("size", "longest_edge")
-    smart_resize = sys.modules[type(call.processor).__module__].smart_resize
+    smart_resize = call.function("smart_resize")
     options = {"factor": patch * merge, "min_pixels": least, "max_pixels": most}
     if "num_frames" in inspect.signature(smart_resize).parameters:  # of GLM-4V
         options |= {"num_frames": frames, "temporal_factor": frames}
@@ -128,7 +129,7 @@ def pixtral(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planne
     if not isinstance(patch, int):
         patches = call.side("patch_size", "height"), call.side("patch_size", "width")
     longest = call.side("size", "longest_edge")
-    resized = sys.modules[type(call.processor).__module__].get_resize_output_image_size
+    resized = call.function("get_resize_output_image_size")
     found = [
         resized(placeholder(3, *size), size=(longest, longest), patch_size=patches)
         for size in flat(sizes)
@@ -162,17 +163,15 @@ def _grid(call: Call, size: Size, side: int) -> Size:
     longest = call.side("size", "longest_edge")
     if not call.option("do_image_splitting"):
         return 0, 0
-    resized = sys.modules[type(call.processor).__module__].get_resize_output_image_size
+    resized = call.function("get_resize_output_image_size")
     # It takes an image, of which it reads the shape.
     height, width = resized(placeholder(3, *size), resolution_max_side=longest)
     ratio = width / height
+    rows, columns = math.ceil(height / side), math.ceil(width / side)
     if width >= height:
-        width = math.ceil(width / side) * side
-        height = math.ceil(int(width / ratio) / side) * side
+        rows = math.ceil(int(columns * side / ratio) / side)
     else:
-        height = math.ceil(height / side) * side
-        width = math.ceil(int(height * ratio) / side) * side
-    rows, columns = height // side, width // side
+        columns = math.ceil(int(rows * side * ratio) / side)
     return (rows, columns) if max(rows, columns) > 1 else (0, 0)
 
 
@@ -198,7 +197,7 @@ def internvl(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Plann
     side = call.side("size", "height"), call.side("size", "width")
     least, most = call.option("min_patches"), call.option("max_patches")
     cuts = call.option("crop_to_patches") and most > 1
-    canvas = sys.modules[type(call.processor).__module__].get_optimal_tiled_canvas
+    canvas = call.function("get_optimal_tiled_canvas")
     tiles = []
     for size in flat(sizes):
         columns, rows = canvas(size, side, least, most) if cuts else (1, 1)

@@ -24,14 +24,8 @@ class EvenFabric(Fabric):
 class FabricLoader(HandedSteps):
     """An evenstep loader in a loop with Fabric."""
 
-    def __init__(self, fabric: Fabric, loader: DataLoader) -> None:
-        super().__init__(
-            fabric,
-            loader,
-            counts=lambda: True,
-            backward="fabric.backward(loss)",
-            update_option="step it where loader.step.ends_update",
-        )
+    BACKWARD = "fabric.backward(loss)"
+    UPDATES = "step it where loader.step.ends_update"
 
     def __iter__(self) -> Iterator[Any]:
         """
@@ -71,8 +65,7 @@ def setup(fabric: Fabric, loader: DataLoader) -> FabricLoader:
     """
     if not isinstance(loader, DataLoader):
         raise ConfigurationError(
-            f"a {type(loader).__name__} is no evenstep.DataLoader; fabric.setup_dataloaders takes "
-            "it"
+            f"a {type(loader).__name__} is no evenstep.DataLoader, but for fabric.setup_dataloaders"
         )
     prepared = FabricLoader(fabric, loader)
     add_hooks(fabric, EvenFabric)

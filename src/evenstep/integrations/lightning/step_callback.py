@@ -79,9 +79,8 @@ class StepCallback(Callback):
             check_ranks("Lightning", averaging, loader.loader.world_size)
             if self._resumes and self._state is None:
                 raise MismatchError(
-                    f"the checkpoint {trainer.ckpt_path} was saved without evenstep, and does not "
-                    "say where the data was; begin a new run from its model, with "
-                    "load_from_checkpoint"
+                    f"the checkpoint {trainer.ckpt_path} was saved without evenstep; begin a new "
+                    "run from its model, with load_from_checkpoint"
                 )
             if self._resumes and self._state is not None:
                 loader.resume(self._state)
@@ -106,9 +105,9 @@ class StepCallback(Callback):
             return
         if step.accumulate != trainer.accumulate_grad_batches:
             raise ConfigurationError(
-                f"an update has {step.accumulate} steps in evenstep.DataLoader(accumulate="
-                f"{step.accumulate}), and {trainer.accumulate_grad_batches} in Trainer("
-                f"accumulate_grad_batches={trainer.accumulate_grad_batches}); give both the same"
+                f"an update has {step.accumulate} steps in evenstep.DataLoader(accumulate=), and "
+                f"{trainer.accumulate_grad_batches} in Trainer(accumulate_grad_batches=); "
+                "give both the same"
             )
         # After a checkpoint of the last step of an epoch, which may be in the middle of an update,
         # Trainer counts on from there, and steps the optimizer where its number is a multiple.
@@ -136,8 +135,8 @@ class StepCallback(Callback):
         if not step.ends_update:
             raise ConfigurationError(
                 f"the optimizer is about to step after step {step.step}, in the middle of an "
-                f"update of {step.accumulate}; choose limit_train_batches as a multiple of "
-                "accumulate_grad_batches, and resume from checkpoints made at the end of an update"
+                f"update of {step.accumulate}; choose limit_train_batches as a multiple, and "
+                "checkpoints at the end of updates"
             )
 
     def on_train_batch_end(
@@ -217,24 +216,26 @@ class StepCallback(Callback):
             )
 
 
+def _parts(whole: Any) -> Iterator[Any]:
+    """What Trainer has combined, in any way, and the combinations themselves."""
+    yield whole
+    if isinstance(whole, (Mapping, list, tuple)):
+        for part in [*(whole.values() if isinstance(whole, Mapping) else whole)]:
+            yield from _parts(part)
+
+
 def _loaders(loaders: Any) -> Iterator[LightningLoader]:
     """Evenstep's among the loaders of a Trainer."""
-    if isinstance(loaders, LightningLoader):
-        yield loaders
-    elif isinstance(loaders, (Mapping, list, tuple)):
-        for part in loaders.values() if isinstance(loaders, Mapping) else loaders:
-            yield from _loaders(part)
+    return (part for part in _parts(loaders) if isinstance(part, LightningLoader))
 
 
 def _taken(batch: Any) -> Iterator[StepInfo]:
     """Takes the step out of a batch, or of each batch in one that Trainer has combined."""
-    if isinstance(batch, MutableMapping) and isinstance(batch.get(STEP_KEY), CarriedStep):
-        carried = batch.pop(STEP_KEY)
-        carried.taken = True
-        yield carried.step
-    elif isinstance(batch, (Mapping, list, tuple)):
-        for part in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from _taken(part)
+    for part in _parts(batch):
+        if isinstance(part, MutableMapping) and isinstance(part.get(STEP_KEY), CarriedStep):
+            carried = part.pop(STEP_KEY)
+            carried.taken = True
+            yield carried.step
 
 
 def fit(

@@ -19,7 +19,7 @@ from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.handed_steps import without_loss
 from evenstep.integrations.job_facts import MeanLoss
-from evenstep.integrations.rank_values import of_all_ranks
+from evenstep.integrations.rank_values import gathered, of_all_ranks
 from evenstep.integrations.transformers.loader import make_loader, taking_over
 from evenstep.integrations.transformers.model_labels import trains_preferences
 from evenstep.loader.dataloader import DataLoader
@@ -157,12 +157,7 @@ class EvaluationBatches:
                     f"the model has {len(value)} rows of output for {own} samples, so they cannot "
                     "be put into the order of the dataset; set prediction_loss_only=True"
                 )
-            if len(set(sizes)) == 1:
-                return gather(value)
-            room = value.new_zeros((max(sizes), *value.shape[1:]))
-            room[:own] = value[:own]
-            parts = gather(room).split(max(sizes))
-            return torch.cat([part[:size] for part, size in zip(parts, sizes)])
+            return gathered(gather, value[:own], sizes)
 
         return recursively_apply(rows, values)
 

@@ -103,9 +103,8 @@ class EvenTrainer(transformers.Trainer):
     def set_initial_training_values(self, args: Any, dataloader: Any, *others: Any) -> Any:
         run, loader = self.even, self.even.batches.loader
         each = None if args.max_steps > 0 else run.updates_per_epoch()
-        sized: Any = (
-            _Unsized() if each is None else _Sized(loader.dataset, each * loader.accumulate)
-        )
+        # Anything without a length stands for a loader of an unknown one.
+        sized = None if each is None else _Sized(loader.dataset, each * loader.accumulate)
         values = list(super().set_initial_training_values(args, sized, *others))
         # Epochs, updates of an epoch and, the last but one, its steps; last, updates to train.
         run.epochs = values[0]
@@ -208,10 +207,6 @@ class EvenTrainer(transformers.Trainer):
         return self.compute_loss_func is not None if is_scaled is None else bool(is_scaled)
 
 
-class _Unsized:
-    """A loader whose length is unknown."""
-
-
 class _Sized:
     """A loader of a known length."""
 
@@ -225,23 +220,7 @@ class _Sized:
 
 AnyTrainer = TypeVar("AnyTrainer", bound=Any)
 
-check_hooks(
-    "transformers",
-    transformers.Trainer,
-    "compute_loss",
-    "create_scheduler",
-    "evaluation_loop",
-    "get_batch_samples",
-    "get_eval_dataloader",
-    "get_test_dataloader",
-    "get_train_dataloader",
-    "log",
-    "prediction_step",
-    "save_model",
-    "set_initial_training_values",
-    "train",
-    "training_step",
-)
+check_hooks("transformers", transformers.Trainer, *vars(EvenTrainer))
 
 
 def install(

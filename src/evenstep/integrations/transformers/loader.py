@@ -24,7 +24,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.integrations.job_facts import waits_at_updates
 from evenstep.integrations.rank_values import by_rank_0, check_ranks, ranks
 from evenstep.integrations.transformers.model_labels import (
-    check_padded,
     choose_packing,
     collated_alone,
     drawn_once,
@@ -153,9 +152,9 @@ def make_loader(
     processor = processor if is_processor(processor) else None
     preferences, found = trains_preferences(trainer), None
     if preferences:
-        check_padded(policy, packed)
         collate_fn = given
-        options = {**preference_options(trainer, given), **options}
+        packs = bool(packed or policy.packed)
+        options = {**preference_options(trainer, given, packed=packs), **options}
     else:
         ours = isinstance(given, (PackCollator, PadCollator, PreparingCollator))
         if not ours or (processor is not None and not isinstance(given, PreparingCollator)):
@@ -224,9 +223,8 @@ def _check_deepspeed(trainer: Any, update_tokens: int | str | None) -> None:
     """
     if update_tokens is not None and trainer.is_deepspeed_enabled:
         raise ConfigurationError(
-            f"update_tokens={update_tokens} decides how many batches an update has, and DeepSpeed "
-            "was configured before with gradient_accumulation_steps="
-            f"{trainer.args.gradient_accumulation_steps}; set that instead"
+            f"update_tokens={update_tokens} is not for DeepSpeed; set gradient_accumulation_steps"
+            f"={trainer.args.gradient_accumulation_steps} instead"
         )
 
 
@@ -286,8 +284,7 @@ def share_of_rank(dataset: Any, rank: int, world_size: int, *, mixed: bool = Fal
         return split_by_node(dataset, rank, world_size) if is_undivided(dataset) else dataset
     if hasattr(dataset, "state_dict"):
         raise ConfigurationError(
-            f"{type(dataset).__name__} has a state, and yields all samples on all ranks; yield "
-            "this rank's share, and return evenstep.DataLoader(dataset, ...) from the trainer's "
-            "get_train_dataloader"
+            f"{type(dataset).__name__} has a state; yield this rank's share, and return "
+            "evenstep.DataLoader(dataset, ...) from the trainer's get_train_dataloader"
         )
     return RankShare(dataset, rank, world_size)

@@ -25,7 +25,6 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
 import transformers
 
 from evenstep.batch.blank import towers_of
@@ -71,10 +70,8 @@ def label_options(trainer: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         reduction = trainer.model.config.ctc_loss_reduction
         if reduction != "mean":
             raise ConfigurationError(
-                f"ctc_loss_reduction={reduction!r} sums the losses of a batch, so "
-                "they depend on how many samples it has, and evenstep's batches have different "
-                "numbers of them; set model.config.ctc_loss_reduction='mean' and scale the "
-                "learning rate"
+                f"ctc_loss_reduction={reduction!r} depends on how many samples a batch has; set "
+                "model.config.ctc_loss_reduction='mean' and scale the learning rate"
             )
         found["loss_scaling"] = "sample"
     return {**found, **given}
@@ -137,29 +134,23 @@ def trains_preferences(trainer: Any) -> bool:
     return inherits_from_trl(type(trainer), _TRAINERS)
 
 
-def check_padded(policy: Policy, packed: bool | None) -> None:
-    """
-    Raises:
-        ConfigurationError: batches are to be packed.
-    """
-    if packed or policy.packed:
-        raise ConfigurationError(
-            "packed=True: TRL's trainers of preferences take padded pairs; leave it out"
-        )
-
-
-def preference_options(trainer: Any, collate_fn: Callable[[list[Any]], Any]) -> dict[str, Any]:
+def preference_options(
+    trainer: Any, collate_fn: Callable[[list[Any]], Any], *, packed: bool
+) -> dict[str, Any]:
     """Options of the loader that such a trainer needs.
 
     Raises:
-        ConfigurationError: its collate function pairs samples.
+        ConfigurationError: batches are to be packed, or its collate function pairs samples.
     """
+    if packed:
+        raise ConfigurationError(
+            "packed=True: TRL's trainers of preferences take padded pairs; leave it out"
+        )
     coupled = getattr(trainer, "calculate_KL", False)
     if coupled and is_processor(getattr(trainer, "processing_class", None)):
         raise ConfigurationError(
-            "TRL's KTOTrainer pairs samples that have images in its collate function, and "
-            "evenstep's batches may have one: use KTOConfig(loss_type='apo_zero_unpaired'), which "
-            "needs no pairs"
+            "TRL's KTOTrainer pairs samples that have images in its collate function; use "
+            "KTOConfig(loss_type='apo_zero_unpaired'), which needs no pairs"
         )
     inexact = [each for each in getattr(trainer, "loss_types", ()) if each in _OF_WHOLE_BATCHES]
     if coupled:
@@ -180,24 +171,19 @@ class TokensOfRows:
     collate_fn: Callable[[list[Any]], Any]
 
     def __call__(self, sample: Any) -> int:
-        rows = _token_rows(collated_alone(self.collate_fn, sample)).values()
-        return sum(len(each) for each in rows) * max(each.shape[1] for each in rows)
+        batch = collated_alone(self.collate_fn, sample)
+        rows = [value for name, value in batch.items() if name.endswith("input_ids")]
+        if not rows:
+            raise SampleError(
+                f"the collate function makes no field that ends in 'input_ids': {sorted(batch)}"
+            )
+        return sum(map(len, rows)) * max(each.shape[1] for each in rows)
 
 
 def collated_alone(collate_fn: Callable[[list[Any]], Any], sample: Any) -> Any:
     """What the collate function makes of a sample alone. It may take fields out of what it is
     given."""
     return collate_fn([copy_of(sample)])
-
-
-def _token_rows(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The fields of tokens, [rows, tokens] each."""
-    rows = {name: value for name, value in batch.items() if name.endswith("input_ids")}
-    if not rows:
-        raise SampleError(
-            f"the collate function makes no field that ends in 'input_ids': {sorted(batch)}"
-        )
-    return rows
 
 
 class RowsFound(NamedTuple):
@@ -255,9 +241,8 @@ def choose_packing(
         attention = getattr(trainer.model.config, "_attn_implementation", None) or ""
         if int(transformers.__version__.partition(".")[0]) < 5 and "flash" not in attention:
             raise ConfigurationError(
-                f"transformers {transformers.__version__} lets the documents of a packed row see "
-                f"each other under attention {attention!r}; use flash attention, transformers 5, "
-                "or packed=False"
+                f"transformers {transformers.__version__} lets packed documents see each other "
+                f"under attention {attention!r}; use flash attention, or packed=False"
             )
         if found is not None and not found.packs:
             collate_fn = PreparingCollator(collate_fn=collate_fn)

@@ -56,8 +56,7 @@ def rows_of(batch: Mapping[str, Any]) -> tuple[list[Row], dict[str, Any]]:
         if not known and name not in _LEFT:
             raise ConfigurationError(
                 f"a micro-batch has {name!r} of shape {shape}, and balance_rollouts knows columns "
-                f"of {len(rows)} rows and of 1 or {width} tokens; it exchanges no images: train "
-                "without it"
+                f"of {len(rows)} rows and 1 or {width} tokens, no images; train without it"
             )
         column = column.cpu()
         for row, value, prompt, answer in zip(rows, column, prompts, answers):

@@ -21,11 +21,13 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from evenstep.batch.step_info import StepInfo
+from evenstep.data.resumable import tell_epoch
+from evenstep.errors import ConfigurationError
 from evenstep.integrations.job_facts import StepValues, estimate_steps
 from evenstep.integrations.rank_values import (
-    from_rank_0,
+    by_rank_0,
+    gathered,
     of_all_ranks,
-    ranks,
     read_state,
     save_state,
 )
@@ -43,13 +45,7 @@ def gathering_uneven(accelerator: Any) -> Iterator[None]:
     def gather(values: Any) -> Any:
         if not isinstance(values, torch.Tensor) or not values.ndim:
             return equal(values)
-        sizes = of_all_ranks(len(values))
-        if len(set(sizes)) == 1:
-            return equal(values)
-        room = values.new_zeros((max(sizes), *values.shape[1:]))
-        room[: len(values)] = values
-        parts = equal(room).split(max(sizes))
-        return torch.cat([part[:size] for part, size in zip(parts, sizes)])
+        return gathered(equal, values, of_all_ranks(len(values)))
 
     accelerator.gather = gather
     try:
@@ -101,9 +97,7 @@ class TrainerBatches:
     def _pass(self, samples: int) -> Iterator[tuple[Any, StepInfo]]:
         self.epoch, self.samples = self.loader.epoch, samples
         self.updates, self.ended = 0, False
-        set_epoch = getattr(self.dataset, "set_epoch", None)
-        if callable(set_epoch):  # Trainer's loaders do so; a streamed dataset shuffles by it
-            set_epoch(self.epoch)
+        tell_epoch(self.dataset, self.epoch)  # as Trainer's do; a streamed one shuffles by it
         for batch, step in self.loader.steps():
             self.samples += step.global_samples
             self.updates += step.ends_update
@@ -245,21 +239,19 @@ class TrainerRun:
 def last_checkpoint(folder: str) -> str | None:
     """The newest checkpoint that was saved to the end, or else the newest; None where there is
     none. All ranks call it; rank 0 looks."""
-    found = None
-    if ranks()[0] == 0 and os.path.isdir(folder):
+
+    def found() -> str | None:
         prefix = f"{PREFIX_CHECKPOINT_DIR}-"
         numbers = (path.name.removeprefix(prefix) for path in Path(folder).glob(f"{prefix}*"))
         newest_first = sorted((int(n) for n in numbers if n.isdigit()), reverse=True)
         paths = [Path(folder) / f"{prefix}{number}" for number in newest_first]
-        whole = [p for p in paths if _is_whole(p)]
+        needed = (f"{NAME}.json", "trainer_state.json")
+        whole = [path for path in paths if all((path / name).exists() for name in needed)]
         if whole and whole[0] != paths[0]:
             logger.warning("%s was not saved to its end; %s is resumed", paths[0], whole[0])
-        found = str((whole or paths)[0]) if paths else None
-    return from_rank_0(found)
+        return str((whole or paths)[0]) if paths else None
 
-
-def _is_whole(path: Path) -> bool:
-    return (path / f"{NAME}.json").exists() and (path / "trainer_state.json").exists()
+    return by_rank_0(found, ConfigurationError)
 
 
 class EvenCallback(TrainerCallback):

@@ -23,7 +23,6 @@ from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss_scale
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
-from evenstep.batch.pad import PadCollator
 from evenstep.batch.step_info import StepInfo
 from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
 from evenstep.errors import CollateError, EvenstepError, SampleError, described
@@ -278,8 +277,6 @@ class GroupCollate:
         self._labels = labels
         if isinstance(given, PackCollator) and given.mask_first_label is None:
             self.function = replace(given, mask_first_label=labels != "every")
-        elif isinstance(given, PadCollator):
-            self.function = replace(given, mask_first_label=labels == "causal")
 
     def __call__(self, samples: list[Any]) -> Any:
         """The batch of a group.
