@@ -25,7 +25,7 @@ import torch.distributed as dist
 from evenstep.errors import LoaderDiedError, PeerError, described
 from evenstep.loader.options import Faults
 from evenstep.loader.threads import GuardedThread
-from evenstep.loader.transport.lifeline_sockets import Meeting
+from evenstep.loader.transport.lifeline_sockets import Meeting, partners_of
 from evenstep.loader.transport.lifelines import Lifelines
 from evenstep.loader.transport.patience import CONNECT, Patience, Presence
 from evenstep.loader.transport.peers import GroupPlace, Peer, check_same_loader
@@ -164,6 +164,8 @@ class GlooExchange(RankExchange):
         self._ticks = 0
         self._presence = Presence(group, self.place.number, self.place.size)
         self._lifelines = Lifelines(self.place.number)
+        self._met: set[int] = set()
+        """Ranks that this one has had lifelines with."""
         patience = Patience(faults.warn_after, self.place.number, self._presence)
         patience.trainer(Doing.WAITS)
         try:
@@ -198,6 +200,7 @@ class GlooExchange(RankExchange):
             peers = [Peer.read(rank, card) for rank, card in enumerate(cards)]
             check_same_loader(peers)
             lines = meeting.meet(self.place.number, peers, peer_timeout)
+            self._met = set(lines)
             self._lifelines = Lifelines(self.place.number, lines)
             self._gather(b"met")  # one that died meanwhile has no lifelines
         except RuntimeError as error:
@@ -272,10 +275,20 @@ class GlooExchange(RankExchange):
             return error
         if not lost:  # the error is not Gloo's but this rank's own
             return super()._explain(error)
-        cause = cause or "a rank died, closed the loader or lost its network"
+        cause = cause or f"{self._unheard()} died, closed the loader or lost its network"
         return PeerError(
             f"{cause}, so rank {self.place.number} can make no further step ({brief(error)})"
         )
+
+    def _unheard(self) -> str:
+        """Who may be lost without a word: a rank that was stopped for long as ranks met."""
+        peers = self.patience.peers
+        without = [
+            f"rank {other} ({peers[other]})"
+            for other in partners_of(self.place.number, self.place.size)
+            if other not in self._met
+        ]
+        return "a rank" + (f", perhaps {' or '.join(without)}," if without else "")
 
     def _release(self) -> None:
         self._lifelines.close()
