@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,10 @@ def test_the_job_of_a_policy_trains(tmp_path: Path) -> None:
     (page,) = blocks("service.md", "A policy")
     exec(compile(page, "service.md", "exec"), names)
     with es.start(names["job"], backend="local") as service:
-        micro_batches, step = next(service.client(0))
-    assert len(micro_batches) == 2
-    assert step.imbalance < 1.01 < step.imbalance_before
+        steps = list(islice(service.client(0), 4))  # the first of a small window
+    for micro_batches, step in steps:
+        assert len(micro_batches) == 2
+        assert step.imbalance < 1.02 < step.imbalance_before
 
 
 def test_the_example_of_pretraining_resumes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,7 +149,7 @@ def test_steps_are_those_of_a_simulation_of_the_same_stream(name: str, world_siz
     steps = 12
     policy, job = POLICIES[name], planned_job(name, world_size)
     accumulate = job.micro_batches // policy.micro_batches
-    table = table_of([600 * world_size + 3000] * 2)
+    table = table_of([2000 * world_size + 3000] * 2)
     found, drawn = planned(job, table, steps), stream_of(job, table)
     lengths, made = drawn.lengths["text"], steps * accumulate
     expected = simulated(policy, lengths, world_size, accumulate=accumulate, steps=made)
