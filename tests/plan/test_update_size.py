@@ -104,6 +104,7 @@ def test_updates_of_several_groups_are_mixed_and_even() -> None:
     ("policy", "ranks", "asked"),
     [
         (evenstep.Even(1024), 1, 2048),
+        (evenstep.Even(1024), 1, 8192),
         (evenstep.Even(2048), 2, 4096),
         (evenstep.Even(2048), 2, 8192),
         (evenstep.Even(1024), 4, 8192),

@@ -30,8 +30,8 @@ from benchmarks.peers.work import Batch, Work, decode, pad, stack, tokenize
 SHARD = 100
 """Samples: every worker of every rank needs shards of its own."""
 BUFFER = {"text": 1000, "images": 100}
-"""Samples to shuffle among. They are prepared before they are shuffled: a thousand pictures would be
-decoded before the first batch, and few more in the middle of the epoch, which is measured."""
+"""Samples to shuffle among. They are prepared before they are shuffled: a thousand pictures would
+be decoded before the first batch, and few more in the middle of the epoch, which is measured."""
 
 
 def convert(workload: str, raw: Path, to: Path) -> None:

@@ -186,6 +186,6 @@ class Notices:
                 "packed rows. See docs/learning.md",
                 value,
                 "Pass update_tokens=, which makes several smaller groups of an update"
-                if groups < GROUPS
+                if groups < GROUPS and first.accumulate == 1
                 else f"Let an update have more groups than its {groups}: raise update_tokens=",
             )

@@ -31,9 +31,10 @@ GROUPS = 8
 """Groups of an update on all ranks together: see docs/learning.md for what fewer cost."""
 LEAST_TOKENS = 512
 """Tokens of a group that keep an accelerator busy, where none were measured."""
-_MIXED, _PADDED = 104, 84
-"""Hundredths of what full groups could have, with which an update has the steps that it needs: see
-`evenstep.protocol.agreed`. Up to 5 % less than asked is taken for a step less."""
+_PACKED, _ALONE, _PADDED = 104, 94, 84
+"""Hundredths of what full groups could have, with which an update has the steps that it needs:
+packed, of one rank alone, and padded of several. See `evenstep.protocol.agreed`. Up to 5 % less
+than asked is taken for a step less."""
 _OVERHEAD = 9
 """A measured group takes at least so many times what it costs before its first token."""
 _ONE = 1 << 32
@@ -74,7 +75,8 @@ class UpdateSize:
             # The nearest: groups are as large as they can be.
             nearest = (2 * update_tokens + ranks * most) // (2 * ranks * most)
             return cls(policy=policy, accumulate=max(1, nearest))
-        full = _MIXED if policy.packed or ranks == 1 else _PADDED
+        one = 100 * update_tokens <= _PACKED * most  # of a rank alone, rather than two halves
+        full = _PACKED if policy.packed else _PADDED if ranks > 1 else _PACKED if one else _ALONE
         fewest = -(-100 * update_tokens // (full * ranks * most))
         wanted = 1 if policy.packed else -(-GROUPS // ranks)
         busy = held.tokens(min(least_tokens(policy), held.limit))

@@ -96,13 +96,10 @@ class RankProtocol:
         check_at_least(0, rank=rank, share=share, entries=entries)
         if rank >= options.world_size:
             raise ConfigurationError(f"rank={rank} must be below world_size={options.world_size}")
-        policy = options.policy
-        self.options = options
-        self.policy = policy
-        self.rank = rank
+        self.options, self.rank = options, rank
+        self.policy = policy = options.policy
         start = start or RoundStart.empty()
-        self.rounds = start.round
-        self.steps = start.step
+        self.rounds, self.steps = start.round, start.step
         self._compared = options.compared(start)
         self._phase = _Phase.HELLO
         self._buffer = WindowBuffer(start, multiple=options.padded_to.samples)

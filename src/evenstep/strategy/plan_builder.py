@@ -85,11 +85,8 @@ def place_samples(
 ) -> LoadingPlan:
     """
     Args:
-        samples: of the step.
         rows: [n] ascending, the samples to place.
-        spec: of the graph.
-        micro_batches: of each bucket.
-        max_tokens: limit of a micro-batch.
+        micro_batches: of each bucket, of up to `max_tokens`.
         subplan: its name; None for the main plan.
         more: fields of the plan.
 

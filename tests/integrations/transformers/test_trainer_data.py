@@ -233,6 +233,28 @@ def test_a_trainer_that_a_launcher_makes(tmp_path) -> None:
     assert sorted(trainer.model.seen.flat()) == list(range(N))
 
 
+def without_collator(**options: Any) -> Trainer:
+    return Trainer(**{**options, "data_collator": None})
+
+
+class CountingLlama(TellingLlama):
+    """Counts real tokens."""
+
+    tokens = 0
+
+    def forward(self, input_ids=None, labels=None, identity=None, **others):  # type: ignore
+        mask = others.get("attention_mask")
+        self.tokens += input_ids.numel() if mask is None else int(mask.sum())
+        return super().forward(input_ids=input_ids, labels=labels, **others)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_samples_are_padded_or_packed_without_a_collate_function(tmp_path, packed: bool) -> None:
+    trainer = make_trainer(tmp_path, model=CountingLlama(), cls=without_collator)
+    even.install(trainer, policy=POLICY, packed=packed).train()
+    assert trainer.model.tokens == sum(len(documents()[i]["input_ids"]) for i in range(N))
+
+
 class Noting(Trainer):
     """Notes what each sample asked for and got."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
+from transformers import default_data_collator
 
 from evenstep.batch.images.processors import is_processor, user_processor
 from evenstep.batch.labels import Supervised, labels_of
@@ -145,7 +147,8 @@ def make_loader(
         )
     args = trainer.args
     options = label_options(trainer, options)
-    given = drawn_once(trainer, options.get("collate_fn", theirs.collate_fn))
+    own = _pads(theirs.collate_fn) if policy.needs_lengths else theirs.collate_fn
+    given = drawn_once(trainer, options.get("collate_fn", own))
     if packed is None and not policy.packed and options.get("labels") == "every":
         packed = False  # packed rows are for models that shift labels
     processor = getattr(trainer, "processing_class", None)
@@ -226,6 +229,17 @@ def _check_deepspeed(trainer: Any, update_tokens: int | str | None) -> None:
             f"update_tokens={update_tokens} is not for DeepSpeed; set gradient_accumulation_steps"
             f"={trainer.args.gradient_accumulation_steps} instead"
         )
+
+
+def _pads(collate_fn: Any) -> Any:
+    """The collate function; in place of transformers' default, which takes rows of one length
+    alone, one that pads."""
+    if collate_fn is default_data_collator:
+        return PadCollator()
+    if getattr(collate_fn, "data_collator", None) is default_data_collator:  # drops columns
+        collate_fn = copy.copy(collate_fn)
+        collate_fn.data_collator = PadCollator()
+    return collate_fn
 
 
 @dataclass(frozen=True)

@@ -216,15 +216,15 @@ class EpochProgress:
         """Inverse of `shared_dict` and `rank_dict`. Where `rank` is None, as in a merged state, no
         rank has formed a window."""
         stream = shared["stream"]
+        if stream is not None:
+            stream = Stream(stream["total"], stream["tail"], np.array(stream["leftover"], np.int64))
         ratios = tuple((pair, patch) for pair, patch in shared.get("ratios", [UNMEASURED] * 2))
         now, then = (Fit(**fit) for fit in shared["fits"]) if "fits" in shared else (None, None)
         updates = Updates(**shared.get("updates", {}))
-        held, wanted = shared.get("filled", (0, 0))
+        filled = tuple(shared.get("filled", (0, 0)))
         merged = cls(
             epoch=shared["number"],
-            stream=None
-            if stream is None
-            else Stream(stream["total"], stream["tail"], np.array(stream["leftover"], np.int64)),
+            stream=stream,
             dealt=shared["next_entry"] is not None,
             start=RoundStart.empty(
                 shared["round"],
@@ -233,7 +233,7 @@ class EpochProgress:
                 ratios=(ratios[1], ratios[1]),
                 fits=None if then is None else (then, then),
                 updates=updates,
-                filled=(held, wanted),
+                filled=filled,
             ),
             samples=shared["samples"],
             too_long=tuple(shared.get("too_long", (0, 0))),
@@ -242,9 +242,8 @@ class EpochProgress:
         if rank is None:
             return merged
         numbers = np.array(rank["numbers"], np.int64)
-        none = [0] * len(numbers)
-        columns = [rank.get(name, none) for name in ("lengths", "supervised", "patches", *MEDIA)]
-        columns += [rank.get("too_long", none), rank.get("source", none)]
+        names = ("lengths", "supervised", "patches", *MEDIA, "too_long", "source")
+        columns = [rank.get(name, [0] * len(numbers)) for name in names]
         share, states, seen = rank["share"], rank["workers"], rank["seen_lengths"]
         return replace(
             merged,
@@ -267,7 +266,7 @@ class EpochProgress:
                 ratios=(ratios[0], ratios[1]),
                 fits=None if now is None or then is None else (now, then),
                 updates=updates,
-                filled=(held, wanted),
+                filled=filled,
             ),
             received=shared["received"],
             trained=numbers[np.array(rank["trained"], np.int64)],

@@ -11,7 +11,7 @@ among those the first.
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,9 +63,8 @@ def place(
     else:
         sizes = np.zeros(count, np.int64) if tokens is None or cap is None else tokens[order]
         most, extra = divmod(count, bins) if equal_counts else (count, 0)
-        given: Any = {"per_group": per_group, "cap": cap or 0, "most": most, "extra": extra}
-        given["reopen"] = bins if reopen is None else reopen
-        found = _fill(ordered.tolist(), sizes.tolist(), bins, **given)
+        limits = _Limits(cap or 0, most, bins if reopen is None else reopen, extra)
+        found = _fill(ordered.tolist(), sizes.tolist(), bins, limits, per_group=per_group)
     if len(found) < count:
         return None
     bin_of = np.full(len(costs), -1, np.int64)
@@ -86,9 +85,9 @@ def lpt_fill(
     Returns:
         [documents] the micro-batch of each; -1 for one that is not in `order` or found no room.
     """
-    limits: Any = {"cap": max_tokens, "most": len(order), "reopen": micro_batches}
+    limits = _Limits(max_tokens, len(order), micro_batches)
     found = _fill(
-        costs[order].tolist(), lengths[order].tolist(), micro_batches, **limits, leave_out=True
+        costs[order].tolist(), lengths[order].tolist(), micro_batches, limits, leave_out=True
     )
     bin_of = np.full(len(costs), -1, np.int64)
     bin_of[order] = found
@@ -106,24 +105,27 @@ def _fill_unlimited(costs: list[int], bins: int) -> list[int]:
     return placed
 
 
+class _Limits(NamedTuple):
+    cap: int
+    """Tokens of a bin."""
+    most: int
+    """Items of a bin; and one more in `extra` of the bins."""
+    reopen: int
+    extra: int = 0
+
+
 def _fill(
     costs: list[int],
     tokens: list[int],
     bins: int,
+    limits: _Limits,
     *,
-    cap: int,
-    most: int,
-    reopen: int,
-    extra: int = 0,
     per_group: int = 1,
     leave_out: bool = False,
 ) -> list[int]:
-    """The bin of each item, up to the first without room.
-
-    Args:
-        most, extra: items that a bin holds; and one more in `extra` of the bins.
-        leave_out: go on with -1 for an item that finds no room.
-    """
+    """The bin of each item, up to the first without room; or, to `leave_out` such items, of all,
+    with -1 for those."""
+    cap, most, reopen, extra = limits
     groups = bins // per_group
     loads, used, counts = [0] * groups, [0] * bins, [0] * bins
     # [groups][bins of a group] (load, items, bin): the least of those with room takes the item.
