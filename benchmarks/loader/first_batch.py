@@ -15,7 +15,7 @@ clock starts, and does nothing between making its loader and its first pass.
 
     first      seconds from `iter()` to the first batch of the first pass
     next       the same of a second pass, median; workers are not persistent
-    padding    of the first ten steps
+    padding    of the first ten steps of text
     memory     MiB that the loader adds to the trainer, in all of its processes, while a pass is
                under way: proportional set size, in which shared pages count once
 
@@ -109,6 +109,7 @@ def measure(side: str, work: str) -> dict[str, float]:
         first.append(time.monotonic() - begun)
         if number == 0:
             added = (memory() - before) / 2**20
+        if number == 0 and work == "text":
             masks = [
                 batch["attention_mask"],
                 *(each["attention_mask"] for each in islice(batches, 9)),
