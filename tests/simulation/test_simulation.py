@@ -8,7 +8,6 @@ jobs, none of which may hang, lose or repeat a sample, or end without saying why
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -24,7 +23,7 @@ from mutation import Mutation
 
 MENDED = """
     23 462 100022 100031 100121 100677 7001022 7002835 7006134 7009245 7011966 9009386 9011167
-    10002689 12000062 12000550 12005157 12005264 12014125 16005517 18005286
+    10002689 11000549 12000062 12000550 12005157 12005264 12014125 16005517 18005286
 """
 SEEDS = (*range(4), *map(int, MENDED.split()))
 """What the last ones found: other ranks ended an epoch in which one had failed; a rank that had
@@ -37,7 +36,8 @@ they were told, not the one that left; a rank that had lost a message named who 
 that was stopped itself did not hear who had died; a pass that was left closed seconds late, because
 its batcher was still sending; the simulation expected as many steps before a sample that fails
 after a resume as without one; and a batcher whose pass had failed and the exchange, each sending
-more than a pipe holds, waited for each other."""
+more than a pipe holds, waited for each other; and a rank that had been stopped as ranks met, and so
+had no connection to the others, was not named when it died."""
 FAULTS = ("kill", "stop", "delay", "sends", "receives", "start")
 ERRORS = ("SampleError", "CollateError", "LoaderDiedError", "PeerError")
 
@@ -60,22 +60,6 @@ def test_one_seed_is_one_history(seed: int) -> None:
 @pytest.mark.parametrize("mutation", LOADER_MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_deliberate_fault_is_found(mutation: Mutation) -> None:
     check_found(mutation, loader_history_of, loader_reference)
-
-
-@pytest.mark.soak
-def test_what_goes_wrong_is_shrunk_to_what_matters() -> None:
-    with LOADER_MUTATIONS[0].applied():
-        history, played = next(
-            (history, played)
-            for history in map(loader_history_of, itertools.count())
-            if (played := history.play()).violation and len(history.runs) > 1
-        )
-        smaller = history.smaller(played, seconds=5)
-        after = smaller.play()
-    assert after.kind == played.kind
-    assert len(smaller.runs) == 1
-    assert not smaller.runs[0].faults
-    assert sum(map(bool, after.choices)) <= sum(map(bool, played.choices))
 
 
 @pytest.mark.soak

@@ -24,6 +24,7 @@ from evenstep.protocol.epoch_options import EpochOptions
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.slow_ranks import UNTIMED
 from evenstep.protocol.window_buffer import RoundStart
+from evenstep.protocol.window_size import FIRST_SIZE
 
 _KEPT = 7
 """Eighths that steps before a round count, over those of the round."""
@@ -150,7 +151,8 @@ class Agreed:
         """
         # What ranks make of all that is left, at the end of an epoch, says nothing of others.
         ends = self._ranks > 1 and totals.samples.sum() == heads.samples.sum()
-        if self._asked and len(totals) and not ends and not (grown and start.round == 0):
+        first = grown and (start.window_size or 0) <= FIRST_SIZE
+        if self._asked and len(totals) and not ends and not first:
             held, wanted = (0, 0) if grown else self._filled
             more = int(totals.tokens.sum()), len(totals) * self._ranks * self._wanted
             self._filled = held * _KEPT // 8 + more[0], wanted * _KEPT // 8 + more[1]
