@@ -23,7 +23,7 @@ from mutation import Mutation
 
 MENDED = """
     23 462 100022 100031 100121 100677 7001022 7002835 7006134 7009245 7011966 9009386 9011167
-    10002689 11000549 12000062 12000550 12005157 12005264 12014125 16005517 18005286
+    10002689 11000549 12000062 12000550 12001747 12005157 12005264 12014125 16005517 18005286
 """
 SEEDS = (*range(4), *map(int, MENDED.split()))
 """What the last ones found: other ranks ended an epoch in which one had failed; a rank that had
@@ -37,7 +37,8 @@ that was stopped itself did not hear who had died; a pass that was left closed s
 its batcher was still sending; the simulation expected as many steps before a sample that fails
 after a resume as without one; and a batcher whose pass had failed and the exchange, each sending
 more than a pipe holds, waited for each other; and a rank that had been stopped as ranks met, and so
-had no connection to the others, was not named when it died."""
+had no connection to the others, was not named when it died; and the exchange waited for ever for a
+trainer that had learned what it needed, where a rank died just then."""
 FAULTS = ("kill", "stop", "delay", "sends", "receives", "start")
 ERRORS = ("SampleError", "CollateError", "LoaderDiedError", "PeerError")
 

@@ -53,6 +53,7 @@ def told_by_all(exchange: RankExchange, find: Callable[[], bytes]) -> list[bytes
         bodies = wire.open_all(messages, wire.LEARNED, 0, rank=place.number, epoch=0)
         while not session.over.wait(_POLL_SECONDS):
             pass
+        session.leave()  # else the exchange, if it has failed since, would wait for that
         return [bytes(body) for body in bodies]
     except BaseException as error:
         left = True
