@@ -31,7 +31,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -75,18 +75,15 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
         return sample
 
 
-def passes(side: str, work: str) -> Iterator[Any]:
-    """Iterators over batches, of one loader."""
+def loader_of(side: str, work: str) -> Iterable[Any]:
     collate = evenstep.PadCollator()
     if side == "torch":
-        batches = torch.utils.data.DataLoader(
+        return torch.utils.data.DataLoader(
             Samples(work), batch_size=BATCH, shuffle=True, num_workers=2, collate_fn=collate
         )
-        while True:
-            yield iter(batches)
     if side == "thread":
         threading.Thread(target=threading.Event().wait, daemon=True).start()
-    loader = evenstep.DataLoader(
+    return evenstep.DataLoader(
         Samples(work),
         policy=evenstep.Even(max_tokens=BATCH * LONGEST),
         update_tokens=4 * BATCH * LONGEST if side == "update" else None,
@@ -95,25 +92,22 @@ def passes(side: str, work: str) -> Iterator[Any]:
         num_workers=2,
         multiprocessing_context="spawn" if side == "spawn" else None,
     )
-    while True:
-        yield iter(loader)
 
 
 def measure(side: str, work: str) -> dict[str, float]:
     """One measurement, in this process."""
-    before = memory()
+    before, loader = memory(), loader_of(side, work)
     first, added, padding = [], 0.0, 0.0
-    for number, batches in enumerate(islice(passes(side, work), PASSES)):
+    for number in range(PASSES):
         begun = time.monotonic()
+        batches = iter(loader)
         batch = next(batches)
         first.append(time.monotonic() - begun)
         if number == 0:
             added = (memory() - before) / 2**20
         if number == 0 and work == "text":
-            masks = [
-                batch["attention_mask"],
-                *(each["attention_mask"] for each in islice(batches, 9)),
-            ]
+            ten = [batch, *islice(batches, 9)]
+            masks = [each["attention_mask"] for each in ten]
             padding = 1 - sum(int(m.sum()) for m in masks) / sum(m.numel() for m in masks)
         del batches
     found = {"first": first[0], "next": statistics.median(first[1:])}

@@ -161,10 +161,8 @@ class Fitting:
         return max(self.limit // self.multiple, 1) * self.multiple
 
     def _cut(self, sample: Any, name: str, begin: int, end: int, length: int) -> Any:
-
+        about: dict[str, Any] = {"media": self.media, "media_tokens": self.media_tokens}
         try:
-            return cut(
-                *(sample, begin, end, length), media=self.media, media_tokens=self.media_tokens
-            )
+            return cut(sample, begin, end, length, **about)
         except SampleError as error:
             raise SampleError(f"{name}: {error}") from error

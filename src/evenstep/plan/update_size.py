@@ -75,8 +75,11 @@ class UpdateSize:
             # The nearest: groups are as large as they can be.
             nearest = (2 * update_tokens + ranks * most) // (2 * ranks * most)
             return cls(policy=policy, accumulate=max(1, nearest))
-        one = 100 * update_tokens <= _PACKED * most  # of a rank alone, rather than two halves
-        full = _PACKED if policy.packed else _PADDED if ranks > 1 else _PACKED if one else _ALONE
+        full = _PACKED
+        if not policy.packed and ranks > 1:
+            full = _PADDED
+        elif not policy.packed and 100 * update_tokens > _PACKED * most:  # not two halves of one
+            full = _ALONE
         fewest = -(-100 * update_tokens // (full * ranks * most))
         wanted = 1 if policy.packed else -(-GROUPS // ranks)
         busy = held.tokens(min(least_tokens(policy), held.limit))

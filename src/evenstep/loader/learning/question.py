@@ -172,8 +172,9 @@ class JobQuestion:
         by_length = isinstance(options.policy, Even) or not options.policy.packed
         measures = sized and known is None and by_length and not options.iterable
         rows = asks_rows(options, ranks)
-        few = _PREPARED_LENGTHS if rows or options.prepare is not None else _LENGTHS
-        few = _FEW if isinstance(options.policy, Even) else few
+        prepared = rows or options.prepare is not None
+        even = isinstance(options.policy, Even)
+        few = _FEW if even else _PREPARED_LENGTHS if prepared else _LENGTHS
         return cls(
             options=options,
             ranks=ranks,
