@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import ChainDataset
 
+import evenstep
 from evenstep.errors import SampleError
 from evenstep.loader.batcher.intake import IndexFeed
 from evenstep.loader.runtime import Feeder
@@ -53,6 +55,15 @@ def dealt_feed(reader: Connection, size: int, serial: int = 0) -> IndexFeed:
     feed = IndexFeed(reader, size, workers=0)
     feed.serial, feed.deals = serial, True
     return feed
+
+
+def test_chunks_are_small_for_the_first_window_alone(duplex: Pipe) -> None:
+    reader, writer = duplex
+    Feeder(writer, 0, enumerate(range(110)), None)
+    sizes = [len(chunk) for chunk in asked_by(IndexFeed(reader, 32, workers=2))]
+    assert sizes == [8, 8, 8, 8, 32, 32, 14]
+    stream = evenstep.DataLoader(ChainDataset([]), policy=evenstep.Even(8192), num_workers=2)
+    assert stream.state_dict()["job"]["iterable"]["chunk_size"] == 32
 
 
 def test_a_feed_asks_for_nothing_rather_than_wait_for_a_deal_that_a_chunk_decides(

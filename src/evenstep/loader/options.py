@@ -35,7 +35,7 @@ from evenstep.plan.value_checks import (
     check_type,
 )
 from evenstep.protocol import EXHAUSTED_MODES
-from evenstep.protocol.window_size import WindowSize, check_buffer_size
+from evenstep.protocol.window_size import LARGE, WindowSize, check_buffer_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +256,8 @@ class LoaderOptions:
         if self.memory.chunk_size is not None:
             return self.memory.chunk_size
         # Large chunks save messages; several to a window let every worker have one in the making.
-        window = WindowSize(self.policy, self.memory.buffer_size, None).most
+        size = WindowSize(self.policy, self.memory.buffer_size, None)
+        window = max(size.most, LARGE) if size.grows else size.most
         most = 2 if isinstance(self.collate_fn, PreparingCollator) else 32
         return max(1, min(most, window // max(2 * self.num_workers, 1)))
 

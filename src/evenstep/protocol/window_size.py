@@ -21,7 +21,7 @@ from evenstep.protocol.window_buffer import RoundStart
 
 FIXED_SIZE = 1024
 """Samples of a window under "auto", where the policy does not ask for a number of tokens."""
-FIRST_SIZE, _LARGE = 32, 256
+FIRST_SIZE, LARGE = 32, 256
 """Samples of the first window where it does; and from which on it at most doubles."""
 
 
@@ -104,6 +104,6 @@ class WindowSize:
         size = self.current if self.grows else self._first
         if self._tokens is not None and tokens and not again:
             wanted = -(-self._tokens * samples // tokens)
-            size = max(size, min(wanted, size * (2 if size >= _LARGE else 4)))
+            size = max(size, min(wanted, size * (2 if size >= LARGE else 4)))
         self.current = min(size, self.limit or size)
         return again
