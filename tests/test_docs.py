@@ -90,7 +90,6 @@ UNPICKLES = {
     "loader/batcher/chunk_checks.py",
     "loader/learning/question.py",
     "loader/learning/probe.py",
-    "loader/start/fork_server.py",
     "loader/transport/shared_memory.py",
     # a Source Loader and its own workers, through pipes
     "service/source_loader/preparer.py",

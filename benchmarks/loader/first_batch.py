@@ -6,7 +6,6 @@ clock starts, and does nothing between making its loader and its first pass.
     torch      batches of 16 samples
     default    `Even` with as many tokens as 16 of the longest samples have
     update     the same, with `update_tokens` of four such groups
-    thread     as default, in a trainer with a thread of its own: from the fork server
     spawn      a new interpreter for every process
 
     text       tokens that cost nothing to make
@@ -29,7 +28,6 @@ import json
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -46,7 +44,7 @@ import evenstep.loader
 from benchmarks.lib.report import Table, in_turn, parser, show, spreads
 from benchmarks.lib.usage import memory
 
-SIDES = ("torch", "default", "update", "thread", "spawn")
+SIDES = ("torch", "default", "update", "spawn")
 WORK = ("text", "slow", "images")
 BATCH, LONGEST = 16, 512
 PASSES = 3
@@ -81,8 +79,6 @@ def loader_of(side: str, work: str) -> Iterable[Any]:
         return torch.utils.data.DataLoader(
             Samples(work), batch_size=BATCH, shuffle=True, num_workers=2, collate_fn=collate
         )
-    if side == "thread":
-        threading.Thread(target=threading.Event().wait, daemon=True).start()
     return evenstep.DataLoader(
         Samples(work),
         policy=evenstep.Even(max_tokens=BATCH * LONGEST),

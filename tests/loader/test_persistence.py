@@ -70,11 +70,9 @@ OTHERS: set[int] = set()
 
 
 def everybody() -> set[int]:
-    """Batcher and workers; the resource tracker and the fork server are neither."""
-    others = ("resource_tracker", "evenstep.loader.start")
+    """Batcher and workers; the resource tracker is neither."""
     children = psutil.Process().children(recursive=True)
-    found = {c.pid for c in children if not any(name in " ".join(c.cmdline()) for name in others)}
-    return found - OTHERS
+    return {c.pid for c in children if "resource_tracker" not in " ".join(c.cmdline())} - OTHERS
 
 
 def whole_pass(loader: evenstep.DataLoader) -> set[int]:

@@ -68,14 +68,12 @@ class Rank:
         return _read(self._folder / f"{rank}.{word}", time.monotonic() + within)
 
     def children(self) -> list[int]:
-        """Processes that this rank, or one that it started, has started, but for those that are
-        kept until the end: evenstep's fork server, and one of multiprocessing where start methods
-        other than fork are used."""
+        """Processes that this rank, or one that it started, has started, but for the one that
+        multiprocessing keeps until the end where start methods other than fork are used."""
         return [
             child.pid
             for child in psutil.Process().children(recursive=True)
             if "resource_tracker" not in _command(child.pid)
-            and not ("import serve" in _command(child.pid) and child.ppid() == os.getpid())
         ]
 
 

@@ -24,8 +24,7 @@ COUNT = 60
 WITHIN = 10.0  # seconds from the begin of a pass to its end on every rank
 STARTS: list[dict[str, Any]] = [
     {"num_workers": 0},
-    {"num_workers": 1, "multiprocessing_context": "fork"},
-    {"num_workers": 2},  # by the fork server
+    {"num_workers": 2},
 ]
 
 

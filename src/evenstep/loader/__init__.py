@@ -15,7 +15,7 @@ threads of the trainer process.
                     worker processes: prepare and measure samples, in a plain torch DataLoader
 
 Samples and batches travel through recycled shared memory, decisions as small messages in pipes.
-All three processes use transport/, where these and the exchange thread are. start/ starts batchers.
+All three processes use transport/, where these and the exchange thread are.
 learning/ finds out what the job is like before its first pass, in a process made for it. resume/
 has the order of samples, and states; `resume/state_schema` lists all that a saved state has.
 
@@ -35,6 +35,7 @@ The files of this folder, in reading order:
     own_time       how long this rank itself takes, before it waits for the others
     notices        what a loader says about its pass
     memory_watch   what fits in memory, found while training
+    start          how batchers, and processes that answer questions, are started
     threads        `GuardedThread`: a thread that never ends in silence
     torch_loader   `wrap`: takes over a torch DataLoader
     schedule       `follow_progress`: learning rates by the share of training that is done

@@ -125,9 +125,8 @@ class DataLoader(LoaderAttributes):
             `evenstep.batch.loss_scale`.
         step_log: a file to which the first rank adds a line for each step: what it took and held.
             ``evenstep report`` shows it.
-        multiprocessing_context: how batcher and workers start. None is a fork; beside other threads
-            or an accelerator a fork server, if the dataset can be sent to it and is the same there.
-            See "How workers start" in docs/loader.md.
+        multiprocessing_context: how batcher and workers start. None is Python's default, a fork on
+            Linux. See "How workers start" in docs/loader.md.
         in_order: batches come in order, so False is refused.
         group: the process group of all ranks that train on these steps: the data-parallel ones,
             and those that share micro-batches with them (`WorkloadPacking.context_parallel`), next
@@ -250,7 +249,6 @@ class DataLoader(LoaderAttributes):
         # What runs.
         self._runtime = LoaderRuntime(group)
         self._job = JobLearning(self._runtime.ask)
-        self._runtime.prepare(options)
         self._passes = 0
         self._current: weakref.ref[StepIterator] | None = None
         self._owner = os.getpid()

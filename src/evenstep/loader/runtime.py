@@ -27,9 +27,9 @@ from evenstep.loader.batcher.batcher_handles import BatcherProcess, BatcherThrea
 from evenstep.loader.batcher.batcher_messages import LoaderSpec
 from evenstep.loader.learning.probe import Probe, ask
 from evenstep.loader.learning.question import JobAnswer, JobQuestion
-from evenstep.loader.options import Faults, LoaderOptions
+from evenstep.loader.options import Faults
 from evenstep.loader.resume.epoch_cursor import EpochStart
-from evenstep.loader.start.choice import StartChoice
+from evenstep.loader.start import threads_beside
 from evenstep.loader.threads import GuardedThread
 from evenstep.loader.transport.first_rows import FirstRows
 from evenstep.loader.transport.peers import LoaderNumber
@@ -168,15 +168,10 @@ class LoaderRuntime:
         self._kept: BatcherProcess | None = None
         self._started: BatcherProcess | BatcherThread | None = None  # for the pass that begins
         self._feeder: Feeder | None = None  # the last pass's
-        self._start = StartChoice()
-
-    def prepare(self, options: LoaderOptions) -> None:
-        """Begins in the background what the first pass would wait for."""
-        self._start.prepare(options)
 
     def ask(self, question: JobQuestion) -> JobAnswer:
         """The answer to a question about the job, from a process made for it."""
-        answer: JobAnswer = ask(Probe.of(question.answer, question.options), self._start)
+        answer: JobAnswer = ask(Probe.of(question.answer, question.options))
         return answer
 
     def connect(self, context_parallel: int, faults: Faults) -> RankExchange:
@@ -218,12 +213,17 @@ class LoaderRuntime:
         if not spec.num_workers:
             self._started = BatcherThread(spec)
         elif not spec.keeps_workers:
-            self._started = BatcherProcess(spec, self._start)
+            self._started = self._new_process(spec)
         else:
             if self._kept is None or not self._kept.alive():
-                self._kept = BatcherProcess(spec, self._start)
+                self._kept = self._new_process(spec)
             self._started = self._kept
         return self._started
+
+    def _new_process(self, spec: LoaderSpec) -> BatcherProcess:
+        if self._exchange is not None:
+            self._exchange.patience.beside = threads_beside(spec.start_method)
+        return BatcherProcess(spec)
 
     def start_feeder(
         self,

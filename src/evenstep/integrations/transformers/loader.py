@@ -39,7 +39,6 @@ from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.learning.probe import Probe, Run, ask
 from evenstep.loader.options import SampleCounts
 from evenstep.loader.row_order import ORDERS, given_order, of_one_rank
-from evenstep.loader.start.choice import StartChoice
 from evenstep.loader.torch_loader import wrap
 from evenstep.plan.policy import Policy
 from evenstep.plan.value_checks import AUTO
@@ -204,7 +203,7 @@ def _asked(theirs: Any, options: Mapping[str, Any], question: Callable[[Run], An
         start_method=resolve_start_method(theirs.multiprocessing_context),
         timeout=theirs.timeout,
     )
-    return by_rank_0(lambda: ask(probe, StartChoice()), ConfigurationError)
+    return by_rank_0(lambda: ask(probe), ConfigurationError)
 
 
 def _update_of(trainer: Any, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from typing import Any
@@ -26,6 +25,7 @@ from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
 from evenstep.loader.batcher.process_main import ANY_PASS, GRACE, run_batcher
 from evenstep.loader.batcher.sample_store import Closed
+from evenstep.loader.start import start_process
 from evenstep.loader.threads import GuardedThread
 from evenstep.loader.transport.shared_memory import PackedObject, Reader
 from evenstep.loader.workers.worker_start import could_not_start
@@ -33,24 +33,19 @@ from evenstep.loader.workers.worker_start import could_not_start
 _COPIED = 1 << 20
 """Bytes of a part of a batch that the trainer gets a copy of: loops keep such as token ids. Larger
 ones share the memory of the whole batch."""
-LOST = 255  # exit code of a process whose own is unknown because its fork server died
 
 
 class BatcherProcess:
     """The trainer's handle on its batcher process. All passes of a loader may share it."""
 
-    def __init__(self, spec: LoaderSpec, start: Callable[..., Any]) -> None:
-        """
-        Args:
-            start: starts the process and returns it: see `StartChoice`.
-        """
+    def __init__(self, spec: LoaderSpec) -> None:
         try:
             batcher_control, self._control = multiprocessing.Pipe(duplex=False)
             batcher_feed, self.feed = multiprocessing.Pipe()
             self._results, batcher_results = multiprocessing.Pipe(duplex=False)
             self.exchange, batcher_exchange = multiprocessing.Pipe()
             theirs = (batcher_control, batcher_feed, batcher_exchange, batcher_results)
-            self._process = start(run_batcher, spec, theirs)
+            self._process = start_process(run_batcher, spec, theirs)
         except (OSError, MemoryError) as error:
             raise could_not_start(f"the batcher process of rank {spec.rank}", error) from error
         # Before multiprocessing waits for it, since it ends only on request.
@@ -143,8 +138,6 @@ class BatcherProcess:
         how = (
             f"was killed by {signal.Signals(-code).name}"
             if code is not None and code < 0
-            else "ended, since the fork server that it came from was killed"
-            if code == LOST
             else f"ended with exit code {code}"
         )
         return (

@@ -28,7 +28,7 @@ from evenstep.batch.joining import keeping_random_state
 from evenstep.errors import EvenstepError, LoaderDiedError, described
 from evenstep.loader.batcher.ports import BatcherFailure
 from evenstep.loader.options import LoaderOptions
-from evenstep.loader.start.choice import StartChoice
+from evenstep.loader.start import start_process
 from evenstep.loader.workers.worker_start import (
     WorkerStart,
     context_of,
@@ -72,7 +72,7 @@ class Probe:
         )
 
 
-def ask(probe: Probe, start: StartChoice) -> Any:
+def ask(probe: Probe) -> Any:
     """The answer to a probe's question.
 
     Raises:
@@ -86,7 +86,7 @@ def ask(probe: Probe, start: StartChoice) -> Any:
     with ours:
         with theirs:
             try:
-                process = start(run_probe, probe, (theirs,))
+                process = start_process(run_probe, probe, (theirs,))
             except (OSError, MemoryError) as error:
                 raise could_not_start("the process that tries a few samples", error) from error
         try:

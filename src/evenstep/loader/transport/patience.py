@@ -166,6 +166,8 @@ class Patience:
         self._presence = presence
         self.peers: Sequence[Peer] = ()
         """The processes of all ranks, once they are known."""
+        self.beside: Sequence[str] = ()
+        """Threads beside which this rank's workers were forked."""
         self.ticks: Sequence[Tick] = ()
         """The latest of all ranks; none before the first of a pass."""
         self._trainer = _Trainer(Doing.HAS_LEFT, -1, time.monotonic())
@@ -255,8 +257,17 @@ class Patience:
         if not self.ticks and self._gathering is not None:
             return ""  # of others nothing is known yet
         if not self.ticks or self._rank in late:
-            return "its own dataset, sampler or collate_fn"
+            return "its own dataset, sampler or collate_fn" + self._of_a_fork()
         return _listed([f"rank {rank} ({self.peers[rank]}), {self._says(rank)}" for rank in late])
+
+    def _of_a_fork(self) -> str:
+        if not self.beside:
+            return ""
+        return (
+            f". Its workers were forked beside threads ({', '.join(self.beside)}): one that needs "
+            "a lock that such a thread held waits for ever; "
+            'multiprocessing_context="forkserver" starts workers without'
+        )
 
     def _says(self, rank: int) -> str:
         tick = self.ticks[rank]
