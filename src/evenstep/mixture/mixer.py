@@ -31,7 +31,7 @@ from evenstep.mixture.schedules import (
     as_schedule,
     in_order,
 )
-from evenstep.mixture.source_queues import UNKNOWN, SourceQueues, by_source
+from evenstep.mixture.source_queues import SourceQueues, by_source
 from evenstep.mixture.state import MixtureState
 from evenstep.mixture.step_draws import DrawRecord, StepDrawer, StepDraws, check_reachable
 from evenstep.mixture.token_shares import deficit_after
@@ -263,21 +263,14 @@ class Mixer:
         return active
 
     def _queues(self, provider: Metadata, active: BoolArray) -> SourceQueues:
-        options, state = self.options, self._state
-        curriculum = options.curriculum
-        remaining = np.full(len(self.sources), UNKNOWN)
-        if not options.repeats:
-            remaining = options.left_of_pass(state.cursors)
+        state = self._state
         return SourceQueues(
             provider,
+            self.options,
             active=active,
             cursors=state.cursors,
             waiting=state.waiting,
-            tokens=options.tokens,
-            limit=None if curriculum is None else curriculum.limit(state.step),
-            max_waiting=0 if curriculum is None else curriculum.max_waiting,
-            remaining=remaining,
-            endless=options.repeats,
+            step=state.step,
         )
 
     def _runs(self, samples: SampleTable) -> dict[str, tuple[tuple[int, int], ...]]:

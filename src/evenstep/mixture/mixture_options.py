@@ -34,13 +34,15 @@ from evenstep.mixture.schedules import (
     check_names,
     check_weights,
 )
-from evenstep.mixture.source_queues import UNKNOWN
 from evenstep.plan.value_checks import check_at_least, check_given, check_one_of
 
 FIRST_EXHAUSTED = "first_exhausted"
 ALL_EXHAUSTED = "all_exhausted"
 ALL_REPEATED = "all_repeated"
 REPEAT = "repeat"
+
+UNKNOWN = 1 << 62
+"""Samples that remain of a source whose size is not known, or which begins again."""
 
 _RULES = (FIRST_EXHAUSTED, ALL_EXHAUSTED, ALL_REPEATED, REPEAT)
 

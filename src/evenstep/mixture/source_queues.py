@@ -19,7 +19,6 @@ Two sources under a limit of 10 tokens; the cursor of a is 4 and its sample 2 wa
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +27,9 @@ import numpy.typing as npt
 
 from evenstep.arrays import BoolArray, Int64Array
 from evenstep.errors import InvariantError, SampleError
+from evenstep.mixture.mixture_options import UNKNOWN, Options
 from evenstep.mixture.sample_table import Metadata, SampleTable, look_ahead
 
-UNKNOWN = 1 << 62
-"""Samples that remain of a source whose size is not known, or which begins again."""
 _FITS_INT16 = 1 << 15
 
 
@@ -54,33 +52,32 @@ class SourceQueues:
     def __init__(
         self,
         provider: Metadata,
+        options: Options,
         *,
         active: BoolArray,
         cursors: Int64Array,
         waiting: SampleTable,
-        tokens: Callable[[SampleTable], Int64Array],
-        limit: int | None = None,
-        max_waiting: int = 0,
-        remaining: Int64Array,
-        endless: bool,
+        step: int,
     ) -> None:
         """
         Args:
             provider: gives the samples of a source from a position on.
+            options: of the mixture.
             active: sources that may be drawn; nothing is asked of the others.
             cursors: position of the first sample that was never looked at.
             waiting: samples that were too long so far, by source and position.
-            tokens: gives the [samples] tokens of each.
-            limit: tokens of the longest sample that this step may draw; None means no limit.
-            max_waiting: samples of one source that may wait, those from earlier steps included.
-            remaining: samples from the cursor to the end, or `UNKNOWN`.
-            endless: whether sources begin again after their end.
+            step: that draws.
         """
+        curriculum, endless = options.curriculum, options.repeats
+        # From the cursor to the end.
+        remaining = np.full(len(active), UNKNOWN) if endless else options.left_of_pass(cursors)
         self.active = active
         self._provider, self._names = provider, waiting.sources
         self._cursors, self._waiting, self._remaining = cursors, waiting, remaining
-        self._tokens, self._endless = tokens, endless
-        self._limit, self._max_waiting = limit, max_waiting
+        self._tokens, self._endless = options.tokens, endless
+        self._limit = None if curriculum is None else curriculum.limit(step)
+        """Tokens of the longest sample that may be drawn; None means no limit."""
+        self._max_waiting = 0 if curriculum is None else curriculum.max_waiting
         # The end of a source of unknown size shows only when one sample more is asked for.
         self._spare = ((remaining == UNKNOWN) & (not endless)).astype(np.int64)
         self._tables = [waiting] if len(waiting) else []

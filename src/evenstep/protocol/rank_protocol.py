@@ -108,12 +108,12 @@ class RankProtocol:
         be set as soon as the first samples are there: a window that there is no memory for need not
         be filled."""
         place: dict[str, Any] = {"rank": rank, "world_size": options.world_size, "start": start}
-        self._windows: LookAhead | DealtWindows
-        if entries is not None:
-            self._windows = DealtWindows(self.size, entries=entries, **place)
-        else:
-            known = share if policy.looks_ahead else None
-            self._windows = LookAhead(self.size, share=known, **place)
+        known = share if policy.looks_ahead else None
+        self._windows: LookAhead | DealtWindows = (
+            LookAhead(self.size, share=known, **place)
+            if entries is None
+            else DealtWindows(self.size, entries=entries, **place)
+        )
         self.lending = Lending(rank=rank, has_sample=has_filler_sample)
         self._first_number = start.taken  # of those received here
         self._labels = start.labels

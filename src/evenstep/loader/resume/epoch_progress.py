@@ -220,21 +220,20 @@ class EpochProgress:
             stream = Stream(stream["total"], stream["tail"], np.array(stream["leftover"], np.int64))
         ratios = tuple((pair, patch) for pair, patch in shared.get("ratios", [UNMEASURED] * 2))
         now, then = (Fit(**fit) for fit in shared["fits"]) if "fits" in shared else (None, None)
-        updates = Updates(**shared.get("updates", {}))
-        filled = tuple(shared.get("filled", (0, 0)))
+        start = RoundStart.empty(
+            shared["round"],
+            shared["step"],
+            labels=shared["labels"],
+            ratios=(ratios[1], ratios[1]),
+            fits=None if then is None else (then, then),
+            updates=Updates(**shared.get("updates", {})),
+            filled=tuple(shared.get("filled", (0, 0))),
+        )
         merged = cls(
             epoch=shared["number"],
             stream=stream,
             dealt=shared["next_entry"] is not None,
-            start=RoundStart.empty(
-                shared["round"],
-                shared["step"],
-                labels=shared["labels"],
-                ratios=(ratios[1], ratios[1]),
-                fits=None if then is None else (then, then),
-                updates=updates,
-                filled=filled,
-            ),
+            start=start,
             samples=shared["samples"],
             too_long=tuple(shared.get("too_long", (0, 0))),
             checksum_before_reshard=OrderChecksum.from_dict(shared["order"]),
@@ -248,9 +247,8 @@ class EpochProgress:
         return replace(
             merged,
             share=Stream(UNSIZED, share["tail"], np.array(share["leftover"], np.int64)),
-            start=RoundStart(
-                round=shared["round"],
-                step=shared["step"],
+            start=replace(
+                start,
                 taken=rank["taken"],
                 quota=rank["quota"],
                 window_size=shared["window_size"],
@@ -262,11 +260,8 @@ class EpochProgress:
                 numbers=numbers,
                 columns=np.array(columns, np.int64),
                 ages=np.array(rank["ages"], np.int64),
-                labels=merged.start.labels,
                 ratios=(ratios[0], ratios[1]),
                 fits=None if now is None or then is None else (now, then),
-                updates=updates,
-                filled=filled,
             ),
             received=shared["received"],
             trained=numbers[np.array(rank["trained"], np.int64)],

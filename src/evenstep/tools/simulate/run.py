@@ -89,18 +89,15 @@ def run_epoch(
     policy: Policy,
     lengths_per_rank: Sequence[Int64Array],
     *,
-    buffer_size: int | str = AUTO,
-    exhausted: str = "pad",
-    accumulate: int = 1,
-    update_tokens: int = 0,
     seed: int = 0,
     identities: Sequence[Int64Array] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> SimulatedEpoch:
     """Runs one epoch to its end, to look at its steps. Arguments are those of `simulate`.
 
     Args:
-        exhausted: "pad" or "stop"; see `RankProtocol`.
+        options: others of `EpochOptions`.
     """
     shards = [np.atleast_2d(np.asarray(each, np.int64)) for each in lengths_per_rank]
     identities = _identities(policy, shards, identities)
@@ -120,17 +117,14 @@ def run_epoch(
     stream, pooled = _stream(shards, identities) if policy.deals_on_demand else (None, None)
     ranks = []
     for number, (own, shard) in enumerate(zip(own_policies, shards)):
-        options = EpochOptions(
+        own_options = EpochOptions(
             policy=_clocked(own, spent),
             world_size=len(shards),
-            buffer_size=buffer_size,
-            exhausted=exhausted,
-            accumulate=accumulate,
-            update_tokens=update_tokens,
             seed=seed,
+            **{"buffer_size": AUTO, **options},
         )
         entries = None if stream is None else stream.shape[1]
-        protocol = RankProtocol(options, rank=number, share=shard.shape[1], entries=entries)
+        protocol = RankProtocol(own_options, rank=number, share=shard.shape[1], entries=entries)
         ranks.append(SimulatedRank(protocol, shard if stream is None else shard[:, :0], stream))
     while not _all_finished(ranks):
         for rank in ranks:
