@@ -82,7 +82,7 @@ def kinds(rank: Rank, folder: Path) -> dict[str, Any]:
 
 
 WITHOUT_STATE = ("tars", "tars, one", "method")
-RESUMED = ("streamed, uneven", "tars", "method")
+RESUMED = ("streamed, uneven", "streamed, shuffled", "tars", "method")
 
 
 def train(rank: Rank, folder: Path) -> dict[str, Any]:

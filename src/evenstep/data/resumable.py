@@ -17,6 +17,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from evenstep.data.shares import is_streamed
 from evenstep.errors import ConfigurationError, MismatchError
 
 
@@ -58,7 +59,25 @@ def _digest_of_rows(dataset: Any) -> str:
 
 def has_state(owner: Any) -> bool:
     """Whether an iterable dataset or its iterator can save and load its position."""
-    return all(callable(getattr(owner, name, None)) for name in ("state_dict", "load_state_dict"))
+    methods = (getattr(owner, name, None) for name in ("state_dict", "load_state_dict"))
+    return all(map(callable, methods)) and not leaves_rows_out(owner)
+
+
+def leaves_rows_out(dataset: Any) -> bool:
+    """Whether it is a streamed dataset of Hugging Face that shuffles in a buffer: a resume from its
+    own state skips the rows that were in the buffer."""
+    if not is_streamed(dataset):
+        return False
+    stages = [getattr(dataset, "_ex_iterable", None)]
+    while stages:
+        stage = stages.pop()
+        if type(stage).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        stages += [
+            *getattr(stage, "ex_iterables", ()),
+            *filter(None, [getattr(stage, "ex_iterable", None)]),
+        ]
+    return False
 
 
 def tell_epoch(dataset: Any, epoch: int) -> None:

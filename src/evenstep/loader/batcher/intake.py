@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from evenstep.arrays import Int64Array
 from evenstep.data.mixed import MixedStream
+from evenstep.data.resumable import leaves_rows_out
 from evenstep.data.shares import share_of
 from evenstep.loader.batcher.batcher_messages import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.chunk_checks import TRAINED, NumberedChunk
@@ -181,7 +182,7 @@ class Intake:
                 spec.dataset,
                 spec.chunk_size,
                 preparation,
-                replays=spec.faults.replay,
+                replays=spec.faults.replay or leaves_rows_out(spec.dataset),
                 split=Splitting.of(spec.measure, spec.fitting),
                 share=partial(share_of, rank=spec.rank, ranks=spec.world_size, dealt=spec.dealt),
             )
