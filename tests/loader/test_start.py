@@ -112,7 +112,7 @@ def test_a_wait_for_a_lock_that_was_copied_names_the_thread_and_a_remedy(
     ):
         list(loader)
     said = [text for text in caplog.messages if "forked beside threads" in text]
-    assert "(holder)" in said[0]
+    assert "holder)" in said[0]
     assert 'multiprocessing_context="forkserver"' in said[0]
 
 

@@ -373,7 +373,7 @@ class RankProtocol:
         totals = exchanged.once(RoundTotals.decode, receipts.totals, sources=self.options.sources)
         self.rounds += 1
         start = self._round.start
-        grown = self.size.current > (start.window_size or 0)
+        grown = self.size.grow(self._heads, int(totals.samples.sum()))
         self.agreed.end(start, self._heads, totals, grown=grown)
         self._phase = _Phase.FILLING
         self._windows.end_round(self._heads, totals, receipts.left)

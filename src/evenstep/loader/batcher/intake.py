@@ -59,8 +59,8 @@ class IndexFeed:
     def __init__(self, connection: Connection, chunk_size: int, workers: int) -> None:
         self._connection = connection
         self._chunk_size = chunk_size
-        self._first_size = min(chunk_size, max(1, FIRST_SIZE // max(1, 2 * workers)))
-        """Of chunks for the first window, for which all workers work."""
+        self._shares = max(1, 2 * workers)
+        """Chunks of a window, as long as those for all of it would be smaller."""
         self.epoch_seed = 0
         self.serial = 0
         self.taken = 0
@@ -93,6 +93,10 @@ class IndexFeed:
                     if received[0] > self.serial:
                         self._kept.append(received)
 
+    def _size(self, samples: int) -> int:
+        """Of chunks where so many samples are waited for: all workers work for them."""
+        return min(self._chunk_size, max(1, samples // self._shares))
+
     def _must_not_wait(self) -> bool:
         return self.deals and (self.starting or any(numbers for numbers, _ in self.requested))
 
@@ -102,7 +106,7 @@ class IndexFeed:
     def __iter__(self) -> Iterator[list[ChunkRequest]]:
         self.requested.clear()
         self.first_rows = None
-        size, first = self._first_size, FIRST_SIZE
+        size, given = self._size(FIRST_SIZE), 0
         waiting: list[tuple[int, Any]] = []
         while True:
             # The inner loader asks for a request before it hands over a chunk that has come. While
@@ -129,8 +133,8 @@ class IndexFeed:
                 numbers, indices = zip(*waiting[: planned or size])
                 self.requested.append((numbers, indices))
                 yield [ChunkRequest(self.epoch_seed, indices)]
-                first -= len(indices)
-                size = self._first_size if first > 0 else self._chunk_size
+                given += len(indices)
+                size = self._size(max(FIRST_SIZE, given // 2))
                 del waiting[: len(indices)]
             if block is None:
                 return
