@@ -1,4 +1,4 @@
-"""A training loop with Hugging Face Accelerate that stops, and goes on where it stopped.
+"""A training loop with Hugging Face Accelerate that stops, and resumes where it stopped.
 
     torchrun --nproc-per-node 2 examples/accelerate_loop.py --stop-after 10
     torchrun --nproc-per-node 1 examples/accelerate_loop.py
@@ -26,7 +26,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     cpu = not torch.cuda.is_available()
-    accelerator = Accelerator(cpu=cpu, gradient_accumulation_steps=3)
+    accelerator = Accelerator(cpu=cpu)
     torch.manual_seed(0)
     model = NextToken()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

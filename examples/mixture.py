@@ -25,7 +25,7 @@ def documents(count: int, first: int, longest: int) -> list[dict[str, torch.Tens
 
 def main(folder: str = "out/mixture") -> None:
     mixture = evenstep.Mixture(
-        {"code": documents(300, 0, 120), "chat": documents(100, 128, 60)},
+        {"code": documents(1000, 0, 300), "chat": documents(1000, 128, 60)},
         weights={"code": 0.7, "chat": 0.3},
     )
     config = LlamaConfig(
@@ -41,14 +41,15 @@ def main(folder: str = "out/mixture") -> None:
             output_dir=folder,
             use_cpu=not torch.cuda.is_available(),
             num_train_epochs=2,
-            gradient_accumulation_steps=2,
-            save_steps=10,
+            learning_rate=3e-3,
+            logging_steps=10,
+            save_steps=20,
             report_to=[],
         ),
         train_dataset=mixture,
         data_collator=evenstep.PadCollator(),
     )
-    trainer = even.install(trainer, policy=evenstep.Even(max_tokens=4096))
+    trainer = even.install(trainer, policy=evenstep.Even(max_tokens=4096), update_tokens=8192)
     trainer.train(resume_from_checkpoint=any(Path(folder).glob("checkpoint-*")))
 
 
