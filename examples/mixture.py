@@ -25,7 +25,7 @@ def documents(count: int, first: int, longest: int) -> list[dict[str, torch.Tens
 
 def main(folder: str = "out/mixture") -> None:
     mixture = evenstep.Mixture(
-        {"code": documents(1000, 0, 300), "chat": documents(1000, 128, 60)},
+        {"code": documents(400, 0, 300), "chat": documents(400, 128, 60)},
         weights={"code": 0.7, "chat": 0.3},
     )
     config = LlamaConfig(
@@ -40,10 +40,10 @@ def main(folder: str = "out/mixture") -> None:
         args=TrainingArguments(
             output_dir=folder,
             use_cpu=not torch.cuda.is_available(),
-            num_train_epochs=2,
+            num_train_epochs=1,
             learning_rate=3e-3,
-            logging_steps=10,
-            save_steps=20,
+            logging_steps=5,
+            save_steps=10,
             report_to=[],
         ),
         train_dataset=mixture,

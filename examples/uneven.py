@@ -44,8 +44,8 @@ class NextToken(torch.nn.Module):
 def make_loader() -> evenstep.DataLoader:
     return evenstep.DataLoader(
         Documents(2000),
-        policy=evenstep.Even(max_tokens=4096),
-        update_tokens=16_384,
+        policy=evenstep.Even(max_tokens=2048),
+        update_tokens=8192,
         shuffle=True,
         num_workers=1,
     )
