@@ -1,7 +1,7 @@
 """Lightning's Trainer, stopped and resumed by its own checkpoints.
 
     torchrun --nproc-per-node 2 examples/lightning_module.py --max-steps 10
-    python examples/lightning_module.py --resume out/lightning/last.ckpt
+    python examples/lightning_module.py --max-steps 20 --resume out/lightning/last.ckpt
 
 The only evenstep lines are the loader, `even.fit` and that of the schedule: `training_step` stays
 as it is.

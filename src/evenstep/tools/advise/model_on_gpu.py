@@ -68,10 +68,9 @@ class ModelMemory:
         for shards, where in ((1, "on each rank"), (ranks, "over all ranks (FSDP)")):
             left = _SHARE * gib * 2**30 - _STATE * self.parameters / shards
             for again, size in ((False, self.token), (True, self.recomputed)):
-                how = (
-                    f"{size / 1e6:.2f} MB a token{', layers recomputed' * again}; weights and their"
-                )
-                yield Fit(int(left // size), again, f"{how} optimizer {where}")
+                how = f"{size / 1e6:.2f} MB a token{' with layers recomputed' * again}, beside"
+                how += f" weights and optimizer {where}, in {_SHARE:.0%} of the GPU"
+                yield Fit(int(left // size), again, how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +111,8 @@ class ModelFacts:
         check_one_of(GPUS, gpu=gpu)
         rate, speed = _RATES.get(gpu, 0.0), "no speed was measured: give --cost calibration:FILE."
         if rate:
-            speed = (
-                "tokens/s as of whole steps of a decoder of 0.48 billion parameters; a layer of "
-            )
-            speed += "one of 8 billion runs at 1.5 times its rate."
+            speed = "tokens/s as of whole steps of a decoder of 0.48 billion parameters; a layer "
+            speed += "of one of 8 billion runs at 1.5 times its rate."
         fits = tuple(memory.fits(GPUS[gpu], ranks))
         return cls(packs=packs, fits=fits, rate=rate, notes=(takes, f"{gpu}: {speed}"))
 
@@ -144,8 +141,8 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-        ctx.save_for_backward(q, k, v, out, out.new_empty(q.shape[:-1], dtype=torch.float32))
+        out = torch.empty_like(q)  # with its strides
+        ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:-1], dtype=torch.float32))
         return out
 
 

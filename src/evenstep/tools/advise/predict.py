@@ -77,8 +77,8 @@ class Prediction:
     accumulate: int = 1
     """Steps of an update."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """Values of `FIGURES`, "speedup" over the baseline, and real "tokens_per_second" of a rank, 0
-    where no rate is known. Empty if the policy cannot run."""
+    """Values of `FIGURES`, "speedup" over the baseline, and real "tokens_per_second" of a rank
+    where its rate is known. Empty if the policy cannot run."""
     problem: str | None = None
     """Why the policy cannot run on this data."""
 
@@ -134,8 +134,9 @@ def predict(
     fastest = rate * float(drawn.sum() / alone.sum()) * (0.75 if setup.recomputes else 1.0)
     for place, one in enumerate(found):
         if one.figures:
-            gains = (one.figures["efficiency"] * each for each in (1 / base, fastest))
-            found[place] = replace(one, figures={**one.figures, **dict(zip(_RELATIVE, gains))})
+            efficiency = one.figures["efficiency"]
+            gains = zip(_RELATIVE, (efficiency / base, efficiency * fastest)[: 1 + (rate > 0)])
+            found[place] = replace(one, figures={**one.figures, **dict(gains)})
     return found
 
 

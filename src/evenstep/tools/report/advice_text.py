@@ -97,7 +97,7 @@ def _predictions(advice: Advice) -> str:
     rows = []
     for one in advice.predictions:
         cells = [
-            f"{one.figures[name]:{form}}" if one.figures.get(name) else "-"
+            f"{one.figures[name]:{form}}" if name in one.figures else "-"
             for name, (_, form) in _FORMS.items()
         ]
         marks = "*" * one.needs_lengths + "+" * one.packed
