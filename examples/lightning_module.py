@@ -62,3 +62,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# rank 0: 10 updates
+# rank 0: 20 updates

@@ -55,3 +55,6 @@ def main(folder: str = "out/mixture") -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+# {'loss': '4.991', ... 'padding': '0.05122', 'imbalance': '1.002', 'composition': '0.9664', ...}
+# {'loss': '4.13', ... 'padding': '0.06275', 'imbalance': '1.005', 'composition': '0.883', ...}

@@ -49,3 +49,6 @@ def main(folder: str = "out/transformers_trainer") -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+# {'loss': '4.903', ... 'padding': '0.07732', 'imbalance': '1.007', 'composition': '0.9418', ...}
+# {'loss': '1.864', ... 'padding': '0.07168', 'imbalance': '1.043', 'composition': '0.898', ...}

@@ -73,3 +73,5 @@ def main(folder: str = "out/vision_sft") -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+# {'loss': '5.274', ... 'padding': '0.1329', 'imbalance': '1.003', ...}

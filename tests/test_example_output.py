@@ -8,7 +8,7 @@ import pytest
 
 from example_output import EXAMPLES, check_printed, expected_lines, run_example
 
-SHARED = {"photographs.py", "tiny_qwen.py", "uneven.py"}
+SHARED = {"photographs.py", "tiny_llama.py", "tiny_qwen.py", "uneven.py"}
 """Of other examples."""
 CALLED = {"slime_schedule.py"}
 """By a framework; the tests of `rebalance` run it."""
@@ -27,7 +27,7 @@ def test_an_example_ends_with_what_it_prints(example: str) -> None:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("example", ["context_parallel.py", "ddp.py", "resume.py"])
+@pytest.mark.parametrize("example", ["broadcast.py", "context_parallel.py", "ddp.py", "resume.py"])
 def test_a_loop_prints_what_it_says(example: str, tmp_path: Path) -> None:
     check_printed(example, run_example(example, tmp_path))
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
-
 from evenstep.cost import FittedCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.policies.by_name import POLICIES
 from evenstep.tools.advise import LengthSample, advise, set_up
 from evenstep.tools.advise.model_on_gpu import Fit, ModelFacts, ModelMemory, load_config
+
+transformers = pytest.importorskip("transformers")
 
 SIZES: dict[str, Any] = {
     "vocab_size": 300,
