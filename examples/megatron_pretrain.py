@@ -76,4 +76,4 @@ def main(folder: str, updates: int = 10) -> None:
 if __name__ == "__main__":
     main(sys.argv[1])
 
-# epoch 0: loss 5.600
+# epoch 0: loss 5.554

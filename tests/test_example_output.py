@@ -10,8 +10,8 @@ from example_output import EXAMPLES, check_printed, expected_lines, run_example
 
 SHARED = {"photographs.py", "tiny_llama.py", "tiny_qwen.py", "uneven.py"}
 """Of other examples."""
-CALLED = {"slime_schedule.py"}
-"""By a framework; the tests of `rebalance` run it."""
+CALLED = {"slime_schedule.py", "torchtitan_config.py"}
+"""By a framework, whose output it is; tests of `rebalance` and torchtitan run them."""
 ALL = {path.name for path in EXAMPLES.glob("*.py")} - SHARED - CALLED
 OF_TRAINERS = ("accelerate_loop", "mixture", "transformers_trainer", "trl_dpo", "trl_grpo")
 

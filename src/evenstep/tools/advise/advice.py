@@ -223,7 +223,6 @@ def _policy_notes(chosen: Prediction, baseline: Prediction) -> Iterator[str]:
         + (
             "The learning rate, its schedule and the number of updates can stay."
             if abs(ratio - 1) <= _SAME
-            else f"Tune the learning rate anew, with Adam from {math.sqrt(ratio):.2f} of yours, or "
-            "keep the updates: --update-tokens."
+            else f"Tune the rate anew (Adam: from x {math.sqrt(ratio):.2f}) or set --update-tokens."
         )
     )

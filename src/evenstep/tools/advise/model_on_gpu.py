@@ -68,9 +68,8 @@ class ModelMemory:
         for shards, where in ((1, "on each rank"), (ranks, "over all ranks (FSDP)")):
             left = _SHARE * gib * 2**30 - _STATE * self.parameters / shards
             for again, size in ((False, self.token), (True, self.recomputed)):
-                how = f"{size / 1e6:.2f} MB a token{' with layers recomputed' * again}, beside"
-                how += f" weights and optimizer {where}, in {_SHARE:.0%} of the GPU"
-                yield Fit(int(left // size), again, how)
+                how = f"{size / 1e6:.2f} MB a token{' with layers recomputed' * again}, optimizer"
+                yield Fit(int(left // size), again, f"{how} {where}, in 90% of the GPU's memory")
 
 
 @dataclass(frozen=True, kw_only=True)
