@@ -66,6 +66,6 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 
-# epoch-0-update-004 on 2 ranks, loss 5.38, saved
-# epoch-0-update-023 on 2 ranks, loss 4.49, saved
-# epoch-1-update-029 on 1 ranks, loss 1.55, saved
+# epoch-0-step-00019 on 2 ranks, loss 5.38, saved
+# epoch-0-step-00095 on 2 ranks, loss 4.45, saved
+# epoch-1-step-00231 on 1 ranks, loss 1.58, saved
