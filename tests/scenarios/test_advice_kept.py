@@ -16,7 +16,7 @@ import evenstep
 from evenstep.cost import UNKNOWN_MODEL
 from evenstep.plan.policies.by_name import POLICIES
 from evenstep.tools.advise import LengthSample, advise, set_up
-from evenstep.tools.advise.model_on_gpu import MemoryFit
+from evenstep.tools.advise.model_on_gpu import Way
 from evenstep.tools.simulate import sample_lengths
 
 SAMPLES = 4000
@@ -59,7 +59,7 @@ def test_a_job_does_what_the_advice_says(
     lengths = sample_lengths(data, SAMPLES, 0)
     sample = LengthSample(name=data, lengths=lengths, total=SAMPLES, longest=None, how="")
     known: dict[str, Any] = (
-        {} if fits is None else {"fits": [MemoryFit(fits, False, "")], "accumulate": 4}
+        {} if fits is None else {"fits": [Way(fits, False, "")], "accumulate": 4}
     )
     setup = set_up(sample, world_size=ranks, batch_size=8, **known)
     told = advise(sample, POLICIES, setup=setup, cost=UNKNOWN_MODEL, packed=packed)

@@ -13,7 +13,7 @@ from evenstep.cost import FittedCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.policies.by_name import POLICIES
 from evenstep.tools.advise import LengthSample, advise, set_up
-from evenstep.tools.advise.model_on_gpu import MemoryFit, ModelFacts, ModelMemory, load_config
+from evenstep.tools.advise.model_on_gpu import ModelFacts, ModelMemory, Way, load_config
 
 transformers = pytest.importorskip("transformers")
 
@@ -79,9 +79,9 @@ def sample(*lengths: int) -> LengthSample:
 
 def test_the_fastest_way_that_holds_the_longest_sample_is_taken() -> None:
     fits = [
-        MemoryFit(900, False, "plain"),
-        MemoryFit(4000, True, "twice"),
-        MemoryFit(9000, False, "shards"),
+        Way(900, False, "plain"),
+        Way(4000, True, "twice"),
+        Way(9000, False, "shards"),
     ]
     setup = set_up(sample(100, 1000), world_size=2, fits=fits)
     assert (setup.max_tokens, setup.recomputes) == (3840, True)
@@ -101,7 +101,7 @@ def test_tokens_per_second_are_the_rate_over_what_a_token_takes() -> None:
     lengths = sample(*[512] * 64)
     cost = FittedCost(per_group=0.0, per_token=2.0, per_pair=1 / 256)  # 4 for each token
     for recomputes, share in ((False, 1.0), (True, 0.75)):
-        setup = set_up(lengths, world_size=1, fits=[MemoryFit(2048, recomputes, "")])
+        setup = set_up(lengths, world_size=1, fits=[Way(2048, recomputes, "")])
         facts = ModelFacts(rate=8e6)
         told = advise(lengths, POLICIES, setup=setup, cost=cost, packed=True, facts=facts)
         figures = told.prediction("even-packed").figures

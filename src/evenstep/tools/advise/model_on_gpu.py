@@ -30,8 +30,8 @@ _LOSS = 8
 logits and their gradient in 16 bits, and one in 32."""
 
 
-class MemoryFit(NamedTuple):
-    """What fits in a GPU's memory."""
+class Way(NamedTuple):
+    """A way to train in a GPU's memory."""
 
     tokens: int
     recomputes: bool
@@ -63,15 +63,13 @@ class ModelMemory:
         loss = _LOSS * config.vocab_size
         return cls(parameters=model.num_parameters(), token=kept + loss, recomputed=again + loss)
 
-    def fits(self, gib: int, ranks: int) -> Iterator[MemoryFit]:
+    def fits(self, gib: int, ranks: int) -> Iterator[Way]:
         """What is fastest comes first."""
         for shards, where in ((1, "on each rank"), (ranks, "over all ranks (FSDP)")):
             left = _SHARE * gib * 2**30 - _STATE * self.parameters / shards
             for again, size in ((False, self.token), (True, self.recomputed)):
                 how = f"{size / 1e6:.2f} MB a token{' with layers recomputed' * again}, optimizer"
-                yield MemoryFit(
-                    int(left // size), again, f"{how} {where}, in 90% of the GPU's memory"
-                )
+                yield Way(int(left // size), again, f"{how} {where}, in 90% of the GPU's memory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +78,7 @@ class ModelFacts:
 
     packs: bool = False
     """Whether its attention has kernels that keep the documents of a row apart."""
-    fits: tuple[MemoryFit, ...] = ()
+    fits: tuple[Way, ...] = ()
     rate: float = 0.0
     """Units of cost per second of the GPU; 0 where it was not measured."""
     notes: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ from evenstep.plan.update_size import full_update
 from evenstep.plan.value_checks import AUTO, check_at_least
 from evenstep.protocol.window_size import check_buffer_size
 from evenstep.tools.advise.length_sample import LengthSample, TooLong
-from evenstep.tools.advise.model_on_gpu import MemoryFit
+from evenstep.tools.advise.model_on_gpu import Way
 
 _STEP = 256  # budgets are multiples of this
 _MEANS = 4
@@ -94,7 +94,7 @@ def set_up(
     batch_size: int | None = None,
     accumulate: int = 1,
     update_tokens: int | None = None,
-    fits: Sequence[MemoryFit] = (),
+    fits: Sequence[Way] = (),
 ) -> Setup:
     """The numbers to compare with: those given, and rules for the others.
 
@@ -112,7 +112,7 @@ def set_up(
     mean = float(length_sample.lengths.mean())
     start, why_tokens = _max_tokens(max_tokens, length_sample, longest)
     by_memory = fits and max_tokens is None
-    found = _fitting(start, fits) if by_memory else MemoryFit(start, False, why_tokens)
+    found = _fitting(start, fits) if by_memory else Way(start, False, why_tokens)
     max_tokens = found.tokens
     target_tokens, why_target = _target_tokens(
         max_tokens, mean, _most_held(buffer_size, length_sample.total, world_size)
@@ -158,11 +158,11 @@ def _max_tokens(given: int | None, length_sample: LengthSample, longest: int) ->
     return given, "max_tokens: as given"
 
 
-def _fitting(least: int, fits: Sequence[MemoryFit]) -> MemoryFit:
+def _fitting(least: int, fits: Sequence[Way]) -> Way:
     """The first that holds so many tokens."""
     for tokens, again, how in fits:
         if tokens >= least:
-            return MemoryFit(tokens // _STEP * _STEP, again, f"max_tokens: by memory; {how}")
+            return Way(tokens // _STEP * _STEP, again, f"max_tokens: by memory; {how}")
     raise ConfigurationError(
         f"a batch needs {least:,} tokens, and {max(0, max(fits).tokens):,} fit ({max(fits).how}); "
         "give --max-length, more ranks or a larger --gpu"
