@@ -1,7 +1,7 @@
-"""A training loop with Hugging Face Accelerate that stops, and goes on where it stopped.
+"""A training loop with Hugging Face Accelerate that stops, and resumes where it stopped.
 
     torchrun --nproc-per-node 2 examples/accelerate_loop.py --stop-after 10
-    torchrun --nproc-per-node 1 examples/accelerate_loop.py
+    torchrun --nproc-per-node 1 examples/accelerate_loop.py --stop-after 10
 
 The only evenstep lines are the loader and `even.prepare`, which has `accelerator.backward` scale
 the losses.
@@ -26,7 +26,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     cpu = not torch.cuda.is_available()
-    accelerator = Accelerator(cpu=cpu, gradient_accumulation_steps=3)
+    accelerator = Accelerator(cpu=cpu)
     torch.manual_seed(0)
     model = NextToken()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -34,10 +34,11 @@ def main() -> None:
     if arguments.folder.exists():
         accelerator.load_state(str(arguments.folder))
 
-    updates = 0
+    updates = tokens = 0
     for epoch in range(loader.epoch, 2):
         loader.set_epoch(epoch)
         for batch in loader:
+            tokens += loader.step.global_tokens
             with accelerator.accumulate(model):
                 loss = model(batch["input_ids"], batch["labels"])
                 accelerator.backward(loss)
@@ -47,9 +48,8 @@ def main() -> None:
                 optimizer.zero_grad()
             if not accelerator.sync_gradients:
                 continue
-            step = loader.step
-            accelerator.print(f"epoch {epoch} update {step.update}: {step.global_tokens} tokens")
-            updates += 1
+            accelerator.print(f"epoch {epoch} update {loader.step.update}: {tokens} tokens")
+            updates, tokens = updates + 1, 0
             if updates == arguments.stop_after:
                 accelerator.save_state(str(arguments.folder))
                 accelerator.end_training()
@@ -59,3 +59,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# epoch 0 update 8: 8194 tokens
+# epoch 0 update 9: 8152 tokens
+# ...

@@ -71,6 +71,6 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 
-# step 0, rank 0: micro-batches of [2048, 2010] tokens
-# step 0, rank 1: micro-batches of [2048, 2010] tokens
+# step 0, rank 0: micro-batches of [2023, 2018] tokens
+# step 0, rank 1: micro-batches of [2023, 2018] tokens
 # ...

@@ -1,7 +1,7 @@
 """Lightning's Trainer, stopped and resumed by its own checkpoints.
 
     torchrun --nproc-per-node 2 examples/lightning_module.py --max-steps 10
-    python examples/lightning_module.py --resume out/lightning/last.ckpt
+    python examples/lightning_module.py --max-steps 20 --resume out/lightning/last.ckpt
 
 The only evenstep lines are the loader, `even.fit` and that of the schedule: `training_step` stays
 as it is.
@@ -19,12 +19,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.optim.lr_scheduler import LambdaLR
-from uneven import Documents, NextToken
+from uneven import NextToken, make_loader
 
-import evenstep
 from evenstep.integrations import lightning as even
-
-ACCUMULATE = 3
 
 
 class Module(LightningModule):
@@ -49,29 +46,22 @@ def main() -> None:
     arguments = parser.parse_args()
 
     torch.manual_seed(0)
-    loader = evenstep.DataLoader(
-        Documents(2000),
-        policy=evenstep.Even(max_tokens=8192),
-        shuffle=True,
-        seed=0,
-        num_workers=1,
-        memory=evenstep.Memory(buffer_size=256),
-        accumulate=ACCUMULATE,
-    )
     trainer = Trainer(
         accelerator="cpu",
         devices=int(os.environ.get("WORLD_SIZE", "1")),
         max_epochs=2,
         max_steps=arguments.max_steps,
-        accumulate_grad_batches=ACCUMULATE,
         gradient_clip_val=1.0,
         logger=CSVLogger(arguments.folder),
         log_every_n_steps=5,
         callbacks=[ModelCheckpoint(arguments.folder, every_n_train_steps=5, save_last=True)],
     )
-    even.fit(trainer, Module(), loader, ckpt_path=arguments.resume)
+    even.fit(trainer, Module(), make_loader(), ckpt_path=arguments.resume)
     print(f"rank {trainer.global_rank}: {trainer.global_step} updates")
 
 
 if __name__ == "__main__":
     main()
+
+# rank 0: 10 updates
+# rank 0: 20 updates

@@ -25,7 +25,7 @@ def documents(count: int, first: int, longest: int) -> list[dict[str, torch.Tens
 
 def main(folder: str = "out/mixture") -> None:
     mixture = evenstep.Mixture(
-        {"code": documents(300, 0, 120), "chat": documents(100, 128, 60)},
+        {"code": documents(400, 0, 300), "chat": documents(400, 128, 60)},
         weights={"code": 0.7, "chat": 0.3},
     )
     config = LlamaConfig(
@@ -40,17 +40,21 @@ def main(folder: str = "out/mixture") -> None:
         args=TrainingArguments(
             output_dir=folder,
             use_cpu=not torch.cuda.is_available(),
-            num_train_epochs=2,
-            gradient_accumulation_steps=2,
+            num_train_epochs=1,
+            learning_rate=3e-3,
+            logging_steps=5,
             save_steps=10,
             report_to=[],
         ),
         train_dataset=mixture,
         data_collator=evenstep.PadCollator(),
     )
-    trainer = even.install(trainer, policy=evenstep.Even(max_tokens=4096))
+    trainer = even.install(trainer, policy=evenstep.Even(max_tokens=4096), update_tokens=8192)
     trainer.train(resume_from_checkpoint=any(Path(folder).glob("checkpoint-*")))
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+# {'loss': '4.991', ... 'padding': '0.05122', 'imbalance': '1.002', 'composition': '0.9664', ...}
+# {'loss': '4.13', ... 'padding': '0.06275', 'imbalance': '1.005', 'composition': '0.883', ...}

@@ -58,3 +58,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         job = job_over(Path(folder))
         train(job, 5, train(job, 5))
+
+# step 0: rank 0 has [(1, 2041), (1, 2068)], imbalance 1.001
+# step 1: rank 0 has [(1, 2050), (1, 2052)], imbalance 1.000
+# ...

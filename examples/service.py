@@ -74,6 +74,6 @@ def main(backend: str = "local") -> None:
 if __name__ == "__main__":
     main(*sys.argv[1:])
 
-# rank 1 (PP=0 DP=0 CP=0 TP=1) fetches nothing ...
+# rank 1 (PP=0 DP=0 CP=0 TP=1) fetches nothing
 # step 0: imbalance 1.32 -> 1.00
-#   rank 0: micro-batches of [2000, 1772, 1769, 1769] tokens ...
+#   rank 0: micro-batches of [2000, 1772, 1769, 1769] tokens

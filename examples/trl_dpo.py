@@ -13,21 +13,11 @@ import sys
 
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tiny_llama import NUMBERS, numbers_tokenizer, tiny_llama
 from trl import DPOConfig, DPOTrainer
 
 import evenstep
 from evenstep.integrations import transformers as even
-
-NUMBERS = 30
-
-
-def numbers_tokenizer() -> PreTrainedTokenizerFast:
-    words = ["<pad>", "<eos>", *map(str, range(NUMBERS))]
-    made = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, "<pad>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="<eos>")
 
 
 def pairs(count: int) -> Dataset:
@@ -44,16 +34,7 @@ def pairs(count: int) -> Dataset:
 
 def main(folder: str = "out/trl_dpo") -> None:
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=NUMBERS + 2,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        pad_token_id=0,
-        eos_token_id=1,
-    )
-    model, reference = LlamaForCausalLM(config), LlamaForCausalLM(config)
+    model, reference = tiny_llama(), tiny_llama()
     reference.load_state_dict(model.state_dict())
     trainer = DPOTrainer(
         model=model,
@@ -76,3 +57,6 @@ def main(folder: str = "out/trl_dpo") -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+# {'loss': '0.6713', ... 'rewards/accuracies': '0.4808', ... 'epoch': '0.1575'}
+# {'loss': '0.389', ... 'rewards/accuracies': '1', ... 'epoch': '0.805'}

@@ -14,22 +14,10 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tiny_llama import NUMBERS, numbers_tokenizer, tiny_llama
 from trl import GRPOConfig, GRPOTrainer
 
 from evenstep.integrations import transformers as even
-
-NUMBERS = 30
-
-
-def numbers_tokenizer() -> PreTrainedTokenizerFast:
-    words = ["<pad>", "<eos>", *map(str, range(NUMBERS))]
-    made = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, "<pad>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", eos_token="<eos>", padding_side="left"
-    )
 
 
 def share_of_even_numbers(completions: list[str], **_: Any) -> list[float]:
@@ -41,19 +29,8 @@ def main(folder: str = "out/trl_grpo") -> None:
     torch.manual_seed(0)
     draw = random.Random(0)
     numbers = [[str(draw.randrange(NUMBERS)) for _ in range(1 + n % 8)] for n in range(96)]
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=NUMBERS + 2,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            pad_token_id=0,
-            eos_token_id=1,
-        )
-    )
     trainer = GRPOTrainer(
-        model=model,
+        model=tiny_llama(),
         reward_funcs=share_of_even_numbers,
         args=GRPOConfig(
             output_dir=folder,
@@ -69,7 +46,7 @@ def main(folder: str = "out/trl_grpo") -> None:
             report_to=[],
         ),
         train_dataset=Dataset.from_dict({"prompt": list(map(" ".join, numbers))}),
-        processing_class=numbers_tokenizer(),
+        processing_class=numbers_tokenizer("left"),
     )
     trainer = even.balance_rollouts(trainer, max_tokens=8 * (8 + 64))
     trainer.train()
@@ -77,3 +54,6 @@ def main(folder: str = "out/trl_grpo") -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+# {'loss': ... 'imbalance': '1.029', ... 'reward': '0.7708', ...}
+# {'loss': ... 'imbalance': '1.01', ... 'reward': '0.9455', ...}

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 import evenstep
 
-VOCABULARY = 256
+VOCABULARY, LONGEST = 256, 1024
 
 
 class Documents(torch.utils.data.Dataset):
@@ -21,7 +21,7 @@ class Documents(torch.utils.data.Dataset):
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        length = int(self.lengths[index].clamp(max=1024))
+        length = int(self.lengths[index].clamp(max=LONGEST))
         tokens = torch.arange(index, index + length) % VOCABULARY
         labels = tokens.clone()
         labels[: 1 + length // 3] = -100
@@ -44,9 +44,8 @@ class NextToken(torch.nn.Module):
 def make_loader() -> evenstep.DataLoader:
     return evenstep.DataLoader(
         Documents(2000),
-        policy=evenstep.Even(max_tokens=8192),
+        policy=evenstep.Even(max_tokens=2048),
+        update_tokens=8192,
         shuffle=True,
-        seed=0,
         num_workers=1,
-        memory=evenstep.Memory(buffer_size=256),
     )

@@ -89,7 +89,7 @@ class Collate:
     """As trainers do it: tokens and pixels of all rows, and labels for their text."""
 
     def __init__(self) -> None:
-        from examples.photographs import processor
+        from examples.tiny_qwen import processor
 
         self.processor = processor(patch=14, max_pixels=1280 * 28 * 28)
 

@@ -74,3 +74,29 @@ def test_bad_arguments_are_one_clear_line(
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_model_and_a_gpu_say_what_fits_and_how_fast(
+    capsys: Capture, data: str, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+    transformers.LlamaConfig(**sizes).save_pretrained(tmp_path)
+    model = ("--model", str(tmp_path / "config.json"), "--batch-size", "4", "--accumulate", "2")
+    code, out, _ = run(capsys, data, "--all", *SMALL, *model, "--gpu", "h100", "--json")
+    found: dict[str, Any] = json.loads(out)
+    recommended = found["recommended"]
+    assert code == 0
+    assert recommended["policy"] == "even-packed"
+    assert recommended["max_tokens"] == recommended["max_tokens_to_try"][-1] > 8192
+    mean = found["lengths"]["mean"]
+    assert recommended["update_tokens"] == pytest.approx(2 * 4 * 2 * mean, abs=1)
+    speeds = {name: one["tokens_per_second"] for name, one in found["predictions"].items()}
+    assert speeds["even-packed"] > speeds["fixed-batch"] > 0
+    code, out, _ = run(capsys, data, "--all", *SMALL, *model, "--gpu", "l40s", "--no-packed")
+    assert code == 0
+    assert "Recommended: even:" in out
+    assert "no speed was measured" in " ".join(out.split())
+    code, out, err = run(capsys, data, "--gpu", "h100")
+    assert (code, out) == (2, "")
+    assert "give --model" in err

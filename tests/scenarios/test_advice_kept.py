@@ -16,6 +16,7 @@ import evenstep
 from evenstep.cost import UNKNOWN_MODEL
 from evenstep.plan.policies.by_name import POLICIES
 from evenstep.tools.advise import LengthSample, advise, set_up
+from evenstep.tools.advise.model_on_gpu import Way
 from evenstep.tools.simulate import sample_lengths
 
 SAMPLES = 4000
@@ -40,22 +41,27 @@ def train(rank: Rank, lengths: np.ndarray[Any, Any], log: str, options: dict[str
 
 
 @pytest.mark.parametrize(
-    ("data", "ranks", "packed"),
+    ("data", "ranks", "packed", "fits"),
     [
-        ("ultrachat", 1, False),
-        ("ultrachat", 2, False),
-        ("mm-mix", 2, False),
-        ("llava", 1, False),
-        ("ultrachat", 2, True),
-        ("mm-mix", 1, True),
+        ("ultrachat", 1, False, None),
+        ("ultrachat", 2, False, None),
+        ("mm-mix", 2, False, None),
+        ("llava", 1, False, None),
+        ("ultrachat", 2, True, None),
+        ("mm-mix", 1, True, None),
+        ("ultrachat", 2, False, 20_000),
+        ("llava", 2, True, 20_000),
     ],
 )
 def test_a_job_does_what_the_advice_says(
-    tmp_path: Path, data: str, ranks: int, packed: bool
+    tmp_path: Path, data: str, ranks: int, packed: bool, fits: int | None
 ) -> None:
     lengths = sample_lengths(data, SAMPLES, 0)
     sample = LengthSample(name=data, lengths=lengths, total=SAMPLES, longest=None, how="")
-    setup = set_up(sample, world_size=ranks, batch_size=8)
+    known: dict[str, Any] = (
+        {} if fits is None else {"fits": [Way(fits, False, "")], "accumulate": 4}
+    )
+    setup = set_up(sample, world_size=ranks, batch_size=8, **known)
     told = advise(sample, POLICIES, setup=setup, cost=UNKNOWN_MODEL, packed=packed)
     policy = evenstep.Even(setup.max_tokens, target_tokens=setup.target_tokens, packed=packed)
     options = {"policy": policy, "update_tokens": setup.update_tokens}

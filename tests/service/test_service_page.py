@@ -12,6 +12,7 @@ import pytest
 from service_world import rows, tokens_of_row, write_jsonl, write_parquet
 
 import evenstep.service as es
+from example_output import check_printed
 from page_code import blocks
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +62,9 @@ def test_the_job_of_a_policy_trains(tmp_path: Path) -> None:
 
 def test_the_example_of_pretraining_resumes(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / "pretraining.py"), run_name="__main__")
-    lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out
+    check_printed("pretraining.py", printed)
+    lines = printed.splitlines()
     assert [line.split(":")[0] for line in lines] == [f"step {step}" for step in range(10)]
     assert max(float(line.split()[-1]) for line in lines) < 1.01
 
@@ -72,6 +75,7 @@ def test_the_example_prints_steps_of_all_ranks_that_fetch(
     main = runpy.run_path(str(ROOT / "examples" / "service.py"))["main"]
     main("local")
     printed = capsys.readouterr().out
+    check_printed("service.py", printed)
     assert printed.count("fetches nothing") == 4
     assert len(re.findall(r"rank (\d): micro-batches of", printed)) == 8 * 4
     gains = re.findall(r"imbalance ([\d.]+) -> ([\d.]+)", printed)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from evenstep.cli.output import print_json, progress_bar
 from evenstep.cli.shared_options import (
+    COST_HELP,
     BufferSize,
-    CostName,
     Json,
     WorldSize,
     parse_buffer_size,
@@ -18,6 +19,7 @@ from evenstep.cli.shared_options import (
 from evenstep.errors import ConfigurationError
 from evenstep.tools.advise import advise, draw_length_sample, set_up
 from evenstep.tools.advise.length_sources import SAMPLE_SIZE
+from evenstep.tools.advise.model_on_gpu import GPUS, NO_FACTS, ModelFacts
 from evenstep.tools.report.advice_text import advice_text
 from evenstep.tools.simulate import DISTRIBUTIONS
 from evenstep.tools.simulate.yardsticks import COMPARED
@@ -65,10 +67,11 @@ def command(
             show_default="those of --batch-size on each rank; or a full group of each",
         ),
     ] = None,
-    packed: Annotated[
-        bool, typer.Option("--packed", help="The model takes padding-free (varlen) batches.")
-    ] = False,
-    cost: CostName = "usual",
+    accumulate: Annotated[int, typer.Option(help="Your batches of an update, of each rank.")] = 1,
+    model: Annotated[str | None, typer.Option(help="Its config.json, folder or name.")] = None,
+    gpu: Annotated[str | None, typer.Option(help=f"GPU of a rank: {', '.join(GPUS)}.")] = None,
+    packed: Annotated[bool | None, typer.Option(help="The model takes varlen batches.")] = None,
+    cost: Annotated[str | None, typer.Option(help=COST_HELP, show_default="of --model")] = None,
     sketch: Annotated[
         int | None, typer.Option(help="Samples to draw.", show_default=f"{SAMPLE_SIZE:,}")
     ] = None,
@@ -90,12 +93,18 @@ def command(
     Examples:
       evenstep advise lengths.npy --world-size 64
       evenstep advise chat.parquet:text --tokenizer tokenizer.json
-      evenstep advise lengths.npy --batch-size 8 --world-size 1
+      evenstep advise lengths.npy --batch-size 8 --accumulate 4 --world-size 8
+      evenstep advise lengths.npy --model config.json --gpu h100 --world-size 8
       evenstep advise ultrachat --max-tokens 12288 --json
     """
     if all_samples and sketch is not None:
         raise ConfigurationError(f"--all and --sketch {sketch} exclude each other; give one")
-    cost_model = parse_cost(cost)
+    if gpu is not None and model is None:
+        raise ConfigurationError(f"--gpu {gpu} says what fits of a model: give --model, too")
+    facts = NO_FACTS if model is None else ModelFacts.of(model, gpu, world_size)
+    if cost is not None:  # is not that of the model
+        facts = replace(facts, rate=float(cost.startswith("calibration:")))
+    cost_model = parse_cost(cost or (f"model:{model}" if model else "usual"))
     size = None if all_samples else SAMPLE_SIZE if sketch is None else sketch
     with progress_bar("measuring samples") as progress:
         drawn = draw_length_sample(
@@ -115,7 +124,9 @@ def command(
         max_tokens=max_tokens,
         buffer_size=parse_buffer_size(buffer_size),
         batch_size=batch_size,
+        accumulate=accumulate,
         update_tokens=update_tokens,
+        fits=facts.fits,
     )
     with progress_bar("predicting") as progress:
         advice = advise(
@@ -123,7 +134,8 @@ def command(
             COMPARED,
             setup=setup,
             cost=cost_model,
-            packed=packed,
+            packed=facts.packs if packed is None else packed,
+            facts=facts,
             seed=seed,
             progress=progress,
         )

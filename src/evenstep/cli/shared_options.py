@@ -22,14 +22,12 @@ LengthsName = Annotated[
     str,
     typer.Option(help=f"FILE.npy, FILE.parquet:COLUMN or one of {', '.join(DISTRIBUTIONS)}."),
 ]
-CostName = Annotated[
-    str,
-    typer.Option(
-        help="Cost model behind imbalance and efficiency: usual (attention takes as long as all "
-        "else at 24,000 tokens), padded-tokens, tokens, model:NAME, the folder or hub name of a "
-        "model of transformers, or calibration:FILE.json."
-    ),
-]
+COST_HELP = (
+    "Cost model behind imbalance and efficiency: usual (attention takes as long as all else at "
+    "24,000 tokens), padded-tokens, tokens, model:NAME, the config.json, folder or name of a model "
+    "of transformers, or calibration:FILE.json."
+)
+CostName = Annotated[str, typer.Option(help=COST_HELP)]
 """Argument of `parse_cost`."""
 BufferSize = Annotated[
     str,
@@ -52,8 +50,8 @@ def whole_number(text: str) -> int | None:
 
 
 def parse_cost(text: str) -> Cost:
-    """A cost from ``usual``, ``padded-tokens``, ``tokens``, ``model:NAME``, the folder or hub name
-    of a model of transformers, or ``calibration:FILE``, which ``evenstep profile`` writes.
+    """A cost from ``usual``, ``padded-tokens``, ``tokens``, ``model:NAME``, the configuration of a
+    model of transformers, or ``calibration:FILE``, which ``evenstep profile`` writes.
 
     Raises:
         ConfigurationError: the cost is unknown, or its file cannot be read.
@@ -67,9 +65,9 @@ def parse_cost(text: str) -> Cost:
     if text in named:
         return named[text]
     if kind == "model" and value:
-        from transformers import AutoConfig
+        from evenstep.tools.advise.model_on_gpu import load_config
 
-        return cost_of(AutoConfig.from_pretrained(value))
+        return cost_of(load_config(value))
     if kind == "calibration" and value:
         from evenstep.tools.profile import load_calibration
 

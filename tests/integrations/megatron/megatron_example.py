@@ -15,5 +15,5 @@ import megatron_pretrain
 
 if __name__ == "__main__":
     megatron_pretrain.layers.get_gpt_layer_with_transformer_engine_spec = megatron_job.layer_spec
-    megatron_pretrain.model_parallel_cuda_manual_seed = torch.manual_seed
+    megatron_pretrain.tensor_parallel.model_parallel_cuda_manual_seed = torch.manual_seed
     megatron_pretrain.main(**json.loads(sys.argv[1]))

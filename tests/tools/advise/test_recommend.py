@@ -186,7 +186,10 @@ def test_samples_that_take_longer_than_a_full_group_are_told(
     ("policy", "rate"),
     [
         # A step holds what 200 sorted samples have in a row.
-        (PoolSort(8, pool_size=200), "2.00 times those of fixed-batch (--batch-size). Tune the"),
+        (
+            PoolSort(8, pool_size=200),
+            "2.00 times those of fixed-batch (--batch-size). Tune the rate anew (Adam: from x 1",
+        ),
         (FixedBatch(4), "1.00 times those of fixed-batch (--batch-size). The learning rate, its"),
     ],
 )

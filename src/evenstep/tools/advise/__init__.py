@@ -3,6 +3,7 @@
 ```
 length_sources  the data, or some thousand samples of it   -> LengthSample
 length_sample   lengths                                    -> Summary: mean, percentiles, CV
+model_on_gpu    a model's configuration, a GPU             -> ModelFacts: what fits, how fast
 recommend       lengths, ranks                             -> max_tokens, target_tokens, batch_size
 predict         lengths, settings                          -> every policy's figures
 advice          all of these                               -> Advice, with notes

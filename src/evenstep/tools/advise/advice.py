@@ -12,6 +12,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.policies.even.packed_round import full_group
 from evenstep.plan.policies.even.timed import counts
 from evenstep.tools.advise.length_sample import LengthSample, Summary, TooLong
+from evenstep.tools.advise.model_on_gpu import NO_FACTS, ModelFacts
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Build, Prediction, predict
 from evenstep.tools.advise.recommend import Recommendation, Setup, code_for
 
@@ -84,6 +85,7 @@ def advise(
     setup: Setup,
     cost: Cost,
     packed: bool = False,
+    facts: ModelFacts = NO_FACTS,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Advice:
@@ -94,6 +96,7 @@ def advise(
         setup: see `set_up`.
         cost: the cost model of the predictions.
         packed: the model takes padding-free batches.
+        facts: of the model, where `cost` is its own.
         progress: called with epochs run so far and in all.
 
     Raises:
@@ -105,9 +108,8 @@ def advise(
         raise ConfigurationError(
             f"the policy {name} is not among the builders, so it cannot be recommended"
         )
-    predictions = predict(
-        builders, length_sample, setup=setup, cost=cost, seed=seed, progress=progress
-    )
+    options: dict[str, Any] = {"setup": setup, "cost": cost, "rate": facts.rate, "seed": seed}
+    predictions = predict(builders, length_sample, progress=progress, **options)
     chosen = next(one for one in predictions if one.policy == name)
     if chosen.problem is not None:
         raise ConfigurationError(chosen.problem)
@@ -131,6 +133,7 @@ def advise(
             *_dear_note(length_sample, setup, cost, chosen),
             *_policy_notes(chosen, baseline),
             *_batch_notes(setup),
+            *facts.notes,
         ),
     )
 
@@ -220,6 +223,6 @@ def _policy_notes(chosen: Prediction, baseline: Prediction) -> Iterator[str]:
         + (
             "The learning rate, its schedule and the number of updates can stay."
             if abs(ratio - 1) <= _SAME
-            else "Tune the learning rate anew, or keep the updates: --update-tokens."
+            else f"Tune the rate anew (Adam: from x {math.sqrt(ratio):.2f}) or set --update-tokens."
         )
     )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.cost import Cost
+from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.policy import Policy
@@ -42,6 +42,8 @@ FIGURES = (
     "tokens_per_update",
 )
 """Attributes of `SimulationResult`. Samples and tokens are those of all ranks together."""
+
+_RELATIVE = ("speedup", "tokens_per_second")
 
 LEFT_OUT = (
     "small batches, which do not fill an accelerator and take longer than their cost",
@@ -75,13 +77,14 @@ class Prediction:
     accumulate: int = 1
     """Steps of an update."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """Values of `FIGURES`, and "speedup" over the baseline. Empty if the policy cannot run."""
+    """Values of `FIGURES`, "speedup" over the baseline, and real "tokens_per_second" of a rank
+    where its rate is known. Empty if the policy cannot run."""
     problem: str | None = None
     """Why the policy cannot run on this data."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values of every figure; None if the policy cannot run."""
-        figures = {name: self.figures.get(name) for name in (*FIGURES, "speedup")}
+        figures = {name: self.figures.get(name) for name in (*FIGURES, *_RELATIVE)}
         return {
             "policy": self.policy,
             "needs_lengths": self.needs_lengths,
@@ -99,6 +102,7 @@ def predict(
     *,
     setup: Setup,
     cost: Cost,
+    rate: float = 0.0,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Prediction]:
@@ -108,6 +112,7 @@ def predict(
         builders: policies by name; `BASELINE` must be among them.
         length_sample: lengths up to `setup.max_tokens`.
         cost: the cost model; the same for all policies.
+        rate: units of cost per second of a rank; 0 where it is not known.
         progress: called with policies run so far and in all.
     """
     if BASELINE not in builders:
@@ -124,12 +129,15 @@ def predict(
         if progress is not None:
             progress(number, len(builders))
     base = next(one.figures["efficiency"] for one in found if one.policy == BASELINE)
-    return [
-        replace(one, figures={**one.figures, "speedup": one.figures["efficiency"] / base})
-        if one.figures
-        else one
-        for one in found
-    ]
+    drawn = length_sample.lengths
+    alone = cost(GroupShapes.of_equals(1, drawn), packed=True)
+    fastest = rate * float(drawn.sum() / alone.sum()) * (0.75 if setup.recomputes else 1.0)
+    for place, one in enumerate(found):
+        if one.figures:
+            efficiency = one.figures["efficiency"]
+            gains = zip(_RELATIVE, (efficiency / base, efficiency * fastest)[: 1 + (rate > 0)])
+            found[place] = replace(one, figures={**one.figures, **dict(gains)})
+    return found
 
 
 def _run(

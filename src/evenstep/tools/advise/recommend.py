@@ -1,15 +1,16 @@
 """The settings to start with, from stated rules.
 
-No rule here knows the hardware. `max_tokens` is the start of a search for the fastest budget: ODB
-(section 4) sweeps upward from two to four times the mean length, and a budget below the longest
-sample would refuse samples. Only runs on the accelerator show whether a budget fits the memory, and
-which one is fastest.
+Where model and GPU are known, `max_tokens` is what fits by estimate. Otherwise it is the start of a
+search for the fastest budget: ODB (section 4) sweeps upward from two to four times the mean length,
+and a budget below the longest sample would refuse samples. Only runs on the accelerator show
+whether a budget fits the memory, and which one is fastest.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evenstep.cost import Cost
@@ -21,6 +22,7 @@ from evenstep.plan.update_size import full_update
 from evenstep.plan.value_checks import AUTO, check_at_least
 from evenstep.protocol.window_size import check_buffer_size
 from evenstep.tools.advise.length_sample import LengthSample, TooLong
+from evenstep.tools.advise.model_on_gpu import Way
 
 _STEP = 256  # budgets are multiples of this
 _MEANS = 4
@@ -50,6 +52,8 @@ class Setup:
     """Budgets to try on the accelerator, upward until memory is full or speed no longer rises."""
     reasons: tuple[str, ...]
     """The reason for each number."""
+    recomputes: bool = False
+    """Whether `max_tokens` fits with gradient checkpointing alone."""
 
     def options(self, cost: Cost) -> PolicyOptions:
         """The options to build policies from."""
@@ -88,26 +92,35 @@ def set_up(
     max_tokens: int | None = None,
     buffer_size: int | str = AUTO,
     batch_size: int | None = None,
+    accumulate: int = 1,
     update_tokens: int | None = None,
+    fits: Sequence[Way] = (),
 ) -> Setup:
     """The numbers to compare with: those given, and rules for the others.
 
+    Args:
+        accumulate: fixed batches of a rank whose gradients the user adds up.
+        fits: what memory allows, where that is known.
+
     Raises:
-        ConfigurationError: samples are longer than `max_tokens`.
+        ConfigurationError: samples are longer than `max_tokens`, or than what fits.
     """
-    check_at_least(1, world_size=world_size, max_tokens=max_tokens)
+    check_at_least(1, world_size=world_size, max_tokens=max_tokens, accumulate=accumulate)
     check_at_least(1, batch_size=batch_size, update_tokens=update_tokens)
     check_buffer_size(buffer_size)
     longest = length_sample.longest or int(length_sample.lengths.max())
     mean = float(length_sample.lengths.mean())
-    max_tokens, why_tokens = _max_tokens(max_tokens, length_sample, longest)
+    start, why_tokens = _max_tokens(max_tokens, length_sample, longest)
+    by_memory = fits and max_tokens is None
+    found = _fitting(start, fits) if by_memory else Way(start, False, why_tokens)
+    max_tokens = found.tokens
     target_tokens, why_target = _target_tokens(
         max_tokens, mean, _most_held(buffer_size, length_sample.total, world_size)
     )
-    full = full_update(
-        Even(max_tokens, target_tokens=target_tokens), world_size, length_sample.lengths
-    )
-    theirs = None if batch_size is None else max(1, round(batch_size * mean * world_size))
+    usual = Even(start, target_tokens=None if by_memory else target_tokens)
+    full = full_update(usual, world_size, length_sample.lengths)
+    batches = accumulate * world_size
+    theirs = None if batch_size is None else max(1, round(batch_size * mean * batches))
     update_tokens, why_update = _update_tokens(update_tokens, theirs, full)
     batch_size, why_batch = _batch_size(batch_size, max_tokens, longest)
     return Setup(
@@ -118,8 +131,9 @@ def set_up(
         buffer_size=buffer_size,
         batch_size=batch_size,
         longest=longest,
-        sweep=_sweep(max_tokens, mean),
-        reasons=tuple(filter(None, [why_tokens, why_target, why_update, why_batch])),
+        sweep=_sweep(start, mean, max_tokens if fits else None),
+        recomputes=found.recomputes,
+        reasons=tuple(filter(None, [found.how, why_target, why_update, why_batch])),
     )
 
 
@@ -142,6 +156,17 @@ def _max_tokens(given: int | None, length_sample: LengthSample, longest: int) ->
             f"--max-tokens, or give --max-length {given} for predictions with too_long='truncate'"
         )
     return given, "max_tokens: as given"
+
+
+def _fitting(least: int, fits: Sequence[Way]) -> Way:
+    """The first that holds so many tokens."""
+    for tokens, again, how in fits:
+        if tokens >= least:
+            return Way(tokens // _STEP * _STEP, again, f"max_tokens: by memory; {how}")
+    raise ConfigurationError(
+        f"a batch needs {least:,} tokens, and {max(0, max(fits).tokens):,} fit ({max(fits).how}); "
+        "give --max-length, more ranks or a larger --gpu"
+    )
 
 
 def _most_held(buffer_size: int | str, total: int | None, world_size: int) -> int | None:
@@ -178,8 +203,8 @@ def _update_tokens(given: int | None, theirs: int | None, full: int) -> tuple[in
         return given, "update_tokens: as given"
     if theirs is not None:
         return theirs, (
-            f"update_tokens: {theirs:,}, what one fixed batch of each rank holds; multiply it by "
-            "the batches whose gradients you add up, if you do (--update-tokens)"
+            f"update_tokens: {theirs:,}, the mean of --batch-size samples, times the ranks and "
+            "--accumulate, the batches whose gradients you add up"
         )
     return full, f"update_tokens: {full:,}, what a full group of each rank holds"
 
@@ -193,11 +218,12 @@ def _batch_size(given: int | None, max_tokens: int, longest: int) -> tuple[int, 
     )
 
 
-def _sweep(max_tokens: int, mean: float) -> tuple[int, ...]:
-    """`max_tokens` and its doublings, up to groups of `_MANY` samples of mean length; at least one
-    doubling."""
-    doubled = [max_tokens * 2**k for k in range(1, _DOUBLINGS + 1)]
-    return (max_tokens, doubled[0], *(tokens for tokens in doubled[1:] if tokens <= _MANY * mean))
+def _sweep(start: int, mean: float, most: int | None) -> tuple[int, ...]:
+    """`start` and its doublings, up to groups of `_MANY` samples of mean length, and at least one;
+    none over `most`, which is the last."""
+    doubled = [start * 2**k for k in range(1, _DOUBLINGS + 1)]
+    tried = (start, doubled[0], *(tokens for tokens in doubled[1:] if tokens <= _MANY * mean))
+    return tried if most is None else (*(each for each in tried if each < most), most)
 
 
 def _rounded_up(tokens: float) -> int:

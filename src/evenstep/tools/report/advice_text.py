@@ -18,6 +18,7 @@ _FORMS = {
     "imbalance": ("imbalance", ".3f"),
     "samples_per_update": ("samples/update", ",.1f"),
     "tokens_per_update": ("tokens/update", ",.0f"),
+    "tokens_per_second": ("tokens/s/rank", ",.0f"),
 }
 
 
@@ -96,7 +97,7 @@ def _predictions(advice: Advice) -> str:
     rows = []
     for one in advice.predictions:
         cells = [
-            f"{one.figures[name]:{form}}" if one.figures else "-"
+            f"{one.figures[name]:{form}}" if name in one.figures else "-"
             for name, (_, form) in _FORMS.items()
         ]
         marks = "*" * one.needs_lengths + "+" * one.packed

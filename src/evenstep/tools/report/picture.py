@@ -80,7 +80,7 @@ def new_figure(width: float, height: float) -> Any:
 
 def save(figure: Any, path: Path, handles: Sequence[Any]) -> None:
     """Writes a PNG file, with a legend of these below."""
-    place: Any = {"loc": "outside lower center", "ncols": len(handles), "frameon": False}
+    place: Any = {"loc": "outside lower center", "ncols": min(3, len(handles)), "frameon": False}
     figure.legend(handles=handles, labelcolor=INK, **place)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png", transparent=True)

@@ -159,12 +159,12 @@ def plot_losses(runs: Sequence[RunRecord], path: Path) -> None:
     figure = new_figure(7, 0.6 + 1.9 * len(runs))
     axes = figure.subplots(len(runs), 1, squeeze=False)[:, 0]
     for axis, run in zip(axes, runs):
-        below = np.zeros(len(run))
-        numbers = np.arange(len(run))
+        below = np.zeros(len(run) + min(len(run), 1))  # and where the last one ends
+        numbers = np.arange(len(below))
         for (name, seconds), colour in zip(run.losses.items(), _COLOURS):
-            above = below + seconds
+            above = below + np.append(seconds, seconds[-1:])
             axis.fill_between(
-                numbers, below, above, step="mid", color=colour, linewidth=0, label=LOSSES[name]
+                numbers, below, above, step="post", color=colour, linewidth=0, label=LOSSES[name]
             )
             below = above
         axis.set_ylim(0, 1.3 * float(np.quantile(below, 0.98)))

@@ -22,8 +22,8 @@ OVER = 32.0
 """How much cost above the target counts: all other ranks wait."""
 _FLOAT32 = 1e-6
 """Share by which costs may be too low, as ranks tell each other."""
-_LEAST = 1e-300
-"""In place of a cost of 0."""
+_LEAST = 1e-200
+"""In place of a cost of 0: what is divided by it does not overflow."""
 _HALVINGS, _EXCHANGES = 14, 500
 """Factors tried for the targets, and pairs of runs that change places, at most."""
 
