@@ -58,19 +58,3 @@ def test_text_is_for_people_and_packed_batches_only_for_models_that_take_them(
     said = " ".join(out.split())
     assert "are longer than 1,500 tokens. Of all tokens, too_long='skip' loses" in said
     assert all(said in out for said in ("buffer_size=64", "packed=True", "PackCollator"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("mm-mix", "--all", "--sketch", "9"), "exclude each other"),
-        (("mm-mix", "--sketch", "0"), "size=0"),
-    ],
-)
-def test_bad_arguments_are_one_clear_line(
-    capsys: Capture, arguments: tuple[str, ...], message: str
-) -> None:
-    code, out, err = run(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert len(err.splitlines()) == 1

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import multiprocessing
-import os
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -88,19 +86,6 @@ def test_a_file_is_read_once_to_open_it_and_again_after_it_has_changed(tmp_path,
             open_reader(Source("s", str(tmp_path / "empty.jsonl")))
 
 
-def test_a_file_that_kept_its_size_and_time_of_modification_is_read_again(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(lines(200) + lines(100, 1000))
-    source = Source("s", str(path), shuffle=False, block=7)
-    before = open_reader(source).fingerprint
-    known = path.stat()
-    path.write_text(lines(100, 1000) + lines(200))  # lines end elsewhere
-    os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
-    assert path.stat().st_size == known.st_size
-    assert open_reader(source).fingerprint != before
-    assert numbers(source) == [*range(1000, 1100), *range(200)]
-
-
 def test_a_sample_of_a_tar_file_is_read_by_itself(tmp_path, read):
     write_tar(tmp_path / "0.tar", [(f"{k:04}.bin", bytes([k % 251]) * 100_000) for k in range(40)])
     with open_reader(Source("s", str(tmp_path / "0.tar"), shuffle=False)) as reader:
@@ -127,17 +112,6 @@ def test_a_damaged_index_is_made_again(tmp_path, folder, read, damage):
     with open_reader(source) as reader:
         assert reader.size == 300
     assert read == []
-
-
-def test_an_index_that_cannot_be_kept_is_a_warning(tmp_path, monkeypatch, caplog):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv(file_index.FOLDER_VARIABLE, str(tmp_path / "file"))
-    path = tmp_path / "a.jsonl"
-    path.write_text(lines(300))
-    with caplog.at_level(logging.WARNING, "evenstep"):
-        assert numbers(Source("s", str(path), shuffle=False)) == list(range(300))
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "set EVENSTEP_INDEX to a folder that can be written" in said
 
 
 def write(path: Path, first: int) -> None:
