@@ -111,17 +111,6 @@ def test_a_state_for_which_the_pass_would_wait_for_ever_is_refused(
         LOADERS["shares"]().load_state_dict(state)
 
 
-@pytest.mark.parametrize("name", LOADERS)
-def test_every_whole_state_resumes_to_the_end(name: str) -> None:
-    loader = LOADERS[name]()
-    whole = rest_of(loader)
-    assert whole == Counter(range(60))
-    loader.load_state_dict(STATES[name])
-    came = rest_of(loader)
-    assert 0 < len(came) < 60
-    assert came.keys() <= whole.keys()
-
-
 # Checkpoints
 
 FOLDER = tempfile.TemporaryDirectory()
@@ -153,9 +142,3 @@ def test_a_damaged_checkpoint(name: str, data: st.DataObject) -> None:
         assert str(folder) in str(error)  # noqa: PT017
     except MismatchError:
         pass
-
-
-def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(ConfigurationError, match=rf"checkpoint {path} cannot be read"):
-            evenstep.read_states(path)
