@@ -167,6 +167,3 @@ def test_trainers_start_before_the_service_and_both_go_on_where_it_was_killed(
         first = next(line for line in map(json.loads, steps.open()) if "step" in line)
         assert first["step"] == saved
         saved = torch.load(model)["step"]
-
-
-# The image

@@ -192,15 +192,6 @@ def test_each_pair_once_and_the_gradient_of_one_batch(
     run(train, world_size, kind, tmp_path, accumulate, options, folder=tmp_path, within=150)
 
 
-def test_samples_that_a_batch_pairs_are_refused(tmp_path) -> None:
-    pictures("KTO").save_to_disk(str(tmp_path / "pairs"))
-    trainer, seen = make("KTO vision", tmp_path, 1, max_length=None)
-    even.install(trainer, policy=evenstep.Even(2048))
-    with pytest.raises(evenstep.ConfigurationError, match=r"pairs samples .*'apo_zero_unpaired'"):
-        trainer.train()
-    assert not seen.samples[-1]
-
-
 SAVED = 3  # updates between checkpoints
 
 

@@ -79,9 +79,6 @@ def test_a_small_layer_is_measured_in_half_precision(monkeypatch: pytest.MonkeyP
         measure_layer(shape, device=device, dtype="bf16", max_length=255, seconds=60)
 
 
-# Timing
-
-
 # The layer
 
 

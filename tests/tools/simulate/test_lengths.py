@@ -60,9 +60,6 @@ def test_data_that_cannot_be_lengths_is_refused(
         load_lengths(write(tmp_path, values))
 
 
-# Distributions
-
-
 # ODB, Table 10 (mean, median, P95, P99, maximum) and section 3.1 (CV).
 PUBLISHED = {
     "ultrachat": (1196, 1104, 2239, 3065, 4471, 0.48),

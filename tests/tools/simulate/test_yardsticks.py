@@ -89,9 +89,6 @@ def test_length_grouped_orders_a_permutation_as_hugging_face_does(
     assert order.tolist() == expected
 
 
-# Batches under a number of tokens
-
-
 # In a simulation
 
 GIVEN = PolicyOptions(max_tokens=700, batch_size=3, cost=PaddedTokenCost())
