@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections import UserDict
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,6 @@ from evenstep.batch.count_media import media_of
 from evenstep.batch.labels import Supervised
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.label_reading import FIRST, UNKNOWN, UNSHIFTED
-
-
-@dataclass
-class Picture:
-    pixels: Any = field(default_factory=list)
 
 
 def measured(sample: Any, **options: Any) -> list[int]:
@@ -39,27 +33,6 @@ def measured(sample: Any, **options: Any) -> list[int]:
 def test_length_is_found_in_every_kind_of_sample(wrap):
     for make in (list, np.array, torch.tensor):
         assert length_of(wrap(make([5, 6, 7]))) == 3
-
-
-@pytest.mark.parametrize(
-    ("sample", "words"),
-    [
-        ({"text": "a", "image": 1}, ["'text', 'image'", "length_fn="]),
-        ({"input_ids": torch.ones(1, 12)}, ["(1, 12)", "[0]", "length_fn="]),
-        ({"input_ids": [[1, 2], [3]]}, ["list of list", "length_fn="]),
-        ({"input_ids": "abc"}, ["a str", "length_fn="]),
-        (torch.tensor(3), ["shape ()", "length_fn="]),
-        (Picture(), ["a Picture", "length_fn="]),
-        ((3, 4), ["a int", "length_fn="]),
-        ("text", ["a str", "length_fn="]),
-        (None, ["a NoneType", "length_fn="]),
-    ],
-)
-def test_unknown_length_names_what_was_found_and_the_remedy(sample, words):
-    with pytest.raises(SampleError) as caught:
-        Measure()([sample], ["sample 17"])
-    for word in ["sample 17", *words]:
-        assert word in str(caught.value)
 
 
 @pytest.mark.parametrize("make", [list, np.array, torch.tensor])
@@ -234,19 +207,3 @@ def test_a_function_may_count_the_patches_of_each_image():
     assert measured(grid, patches_fn=lambda s: 10, count_patches=True)[2:5] == [10, 2, 50]
     with pytest.raises(SampleError, match=r"patches_fn .* returned -1; it must return an integer"):
         measured([1], patches_fn=lambda s: [3, -1], count_patches=True)
-
-
-@pytest.mark.parametrize(
-    ("role", "value"),
-    [
-        *(("length_fn", value) for value in (-1, 1.5, None, True, 2**31, torch.tensor([1, 2]))),
-        ("supervised_fn", "3"),
-        ("patches_fn", torch.tensor(1.0)),
-    ],
-)
-def test_what_is_no_count_is_refused_and_the_function_named(role, value):
-    def count_it(sample):
-        return value
-
-    with pytest.raises(SampleError, match=rf"sample 17: {role} \(.*count_it\) returned"):
-        measured({"input_ids": [1, 2]}, **{role: count_it}, count_patches=True)

@@ -32,10 +32,8 @@ from cache_worker import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.data import Source, block_cache
-from evenstep.data.block_cache import BlockCache
-from evenstep.data.source_files import list_files
-from evenstep.errors import ConfigurationError, StorageError
+from evenstep.data import block_cache
+from evenstep.errors import StorageError
 
 BLOCKS = 30
 
@@ -289,24 +287,3 @@ def test_a_changed_file_is_never_mixed_with_what_it_was(path: Path, tmp_path: Pa
             opened.read()
     with cached(path, tmp_path / "cache", 1 << 20).open() as opened:
         assert opened.read() == now
-
-
-def test_a_cache_that_is_not_possible_is_refused(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for limit, wrong in ((FILE - 1, "at least"), (1.5, "integer"), (None, "limit=None")):
-        with pytest.raises((ConfigurationError, TypeError), match=wrong):
-            BlockCache(tmp_path, limit)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="is a file; name a folder"):
-        BlockCache(path)
-    with pytest.raises(ConfigurationError, match=r"cache='/x' of source 's' must be a BlockCache"):
-        Source("s", "s3://a/b.jsonl", cache="/x")  # type: ignore[arg-type]
-    monkeypatch.setenv("EVENSTEP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("EVENSTEP_CACHE_BYTES", "2TB")
-    with pytest.raises(ConfigurationError, match="EVENSTEP_CACHE_BYTES=2TB must be a number"):
-        list_files(Source("s", f"chaos://{path}"))
-    monkeypatch.setenv("EVENSTEP_CACHE_BYTES", str(3 * FILE))
-    (file,) = list_files(Source("s", f"chaos://{path}"))
-    with file.open() as opened:
-        assert opened.read() == path.read_bytes()
-    assert held(tmp_path / "cache") == 3 * FILE - 300

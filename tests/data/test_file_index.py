@@ -177,20 +177,6 @@ def test_an_opened_file_is_not_read_by_the_next_start(
     assert (counts.kept, counts.made) == (2, 1)
 
 
-def test_a_file_whose_version_is_its_size_alone_is_read_each_time(
-    tmp_path, monkeypatch, folder, far_reads
-):
-    original = chaos_storage.ChaosFileSystem._info
-    monkeypatch.setattr(
-        chaos_storage.ChaosFileSystem, "_info", lambda *given: {**original(*given), "ETag": ""}
-    )
-    path = tmp_path / "0.jsonl"
-    for first in (100, 200):
-        write(path, first)
-        assert numbers(Source("s", f"chaos://{path}", shuffle=False)) == [*range(first, first + 50)]
-    assert packs(folder) == []
-
-
 def add(number: int) -> None:
     packs = file_index._Packs("numbers", "folder")
     packs.add({f"{number:032}": b"%d" % number})
@@ -206,17 +192,3 @@ def test_many_writers_lose_nothing_and_leave_few_packs(folder):
     found = file_index._Packs("numbers", "folder").read()
     assert found == {f"{n:032}": b"%d" % n for n in range(51)}
     assert len(packs(folder)) < 2 * file_index._MANY
-
-
-def test_what_was_found_is_kept_before_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_index, "_AT_ONCE", 2)
-    write_tar(tmp_path / "0.tar", [("0.cls", b"0")])
-    write_tar(tmp_path / "1.tar", [("1.cls", b"1")])
-    (tmp_path / "2.tar").write_bytes(b"x" * 2000)
-    for kept in (0, 2):
-        with (
-            file_index.watched() as counts,
-            pytest.raises(ConfigurationError, match=r"2\.tar cannot be read as a tar file"),
-        ):
-            open_reader(Source("s", str(tmp_path / "*.tar")))
-        assert counts.kept == kept

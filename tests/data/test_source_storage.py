@@ -198,15 +198,6 @@ def store() -> Any:
     return memory
 
 
-def test_sources_are_opened_at_once_and_come_in_order(store: Any) -> None:
-    sources = [Source(f"s{k}", f"meeting://meeting/{k}.jsonl") for k in range(AT_ONCE)]
-    sources.insert(1, Source("dataset", [{"a": 1}] * 5))
-    readers = open_readers(sources, seed=3)
-    assert [reader.source for reader in readers] == sources
-    assert [reader.size for reader in readers] == [1, 5, 1, 1, 1]
-    assert {reader.seed for reader in readers} == {3}
-
-
 def test_the_first_source_that_cannot_be_opened_is_named_and_none_stays_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

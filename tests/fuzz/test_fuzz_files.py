@@ -5,7 +5,6 @@ full disk the old file stays whole."""
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import tempfile
@@ -16,12 +15,10 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from mutations import damaged, fuzz
 
 from calibrations import known_calibration
-from evenstep.errors import ConfigurationError, MismatchError
+from evenstep.errors import ConfigurationError
 from evenstep.files import LineFile
-from evenstep.tools.profile import load_calibration
 
 FOLDER = tempfile.TemporaryDirectory()
 HERE = Path(FOLDER.name)
@@ -29,30 +26,6 @@ HERE = Path(FOLDER.name)
 
 PATH = HERE / "calibration.json"
 known_calibration().write(PATH)
-CONTENT, FOUND = PATH.read_bytes(), load_calibration(PATH)
-
-
-def read_again(content: bytes) -> None:
-    """Reads a damaged file: as it was, or not at all."""
-    path = HERE / "damaged.json"
-    path.write_bytes(content)
-    try:
-        found = load_calibration(path)
-    except (ConfigurationError, MismatchError) as error:
-        assert path.name in str(error)  # noqa: PT017
-        return
-    assert found == FOUND
-
-
-def test_a_file_cut_off_at_any_byte() -> None:
-    step = math.ceil(len(CONTENT) / 80)
-    for end in {*range(0, len(CONTENT), step), *range(max(len(CONTENT) - 20, 0), len(CONTENT))}:
-        read_again(CONTENT[:end])
-
-
-@fuzz(25, damaged(CONTENT))
-def test_a_file_with_damaged_bytes(content: bytes) -> None:
-    read_again(content)
 
 
 # A full disk

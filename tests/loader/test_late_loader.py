@@ -144,18 +144,6 @@ def test_batches_are_those_made_at_once_bit_for_bit(
     assert_same(ours, theirs)
 
 
-def test_windows_of_encoded_images_hold_more_than_windows_of_pixels() -> None:
-    data = hugging_face()
-    sizes = {}
-    for late in (None, False):
-        loader = loader_of(data, late=late, buffer_size=24, buffer_bytes=600_000)
-        numbers = []
-        for _ in loader.steps():
-            numbers.append(len(loader.state_dict()["dp_rank_0"]["numbers"]))
-        sizes[late] = float(np.mean(numbers))
-    assert sizes[False] < sizes[None] / 1.5
-
-
 def test_a_damaged_image_ends_the_epoch_with_its_name_and_can_be_skipped_at_once(
     tmp_path: Path,
 ) -> None:

@@ -4,11 +4,10 @@ import datetime
 import errno
 import multiprocessing
 import os
-import re
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -207,18 +206,3 @@ def test_ranks_meet_over_tcp(
     for rank, lines in enumerate(met[1:], 1):
         if 0 in lines:
             assert Lifelines(rank, lines).losses() == {0: Loss(DIED, rank)}
-
-
-def test_losses_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def named(losses: dict[int, Loss], peers: Sequence[str] = ()) -> str:
-        monkeypatch.setattr(Lifelines, "losses", lambda _: losses)
-        return Lifelines(0).cause(peers)
-
-    lost = {3: Loss(DIED, 4), 5: Loss(LEFT, 5), 6: Loss(DIED, 0)}
-    assert named(lost) == "rank 3, rank 6 died, rank 5 closed the loader or failed"
-    assert named({0: Loss(DIED, 0)}, ["process 7 on node"]) == "rank 0 (process 7 on node) died"
-    silent = {1: Loss(SILENT, 0), 2: Loss(SILENT, 0)}
-    assert "rank 1, rank 2 stopped answering: the host has lost" in named(silent)
-    assert "rank 0 stopped answering rank 4: one of their hosts" in named({0: Loss(SILENT, 4)})
-    lost = {1: Loss(RESET, 0), 2: Loss(RESET, 1)}
-    assert re.search("rank 1 reset a connection: .*, rank 2 reset .* to rank 1", named(lost))

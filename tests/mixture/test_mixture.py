@@ -343,30 +343,6 @@ def test_bad_weights_are_refused_where_the_mixture_is_built(bad, says):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({}, "one of them"),
-        ({"samples_per_step": 1, "tokens_per_step": 1}, "one of them"),
-        ({"samples_per_step": 0}, "samples_per_step=0"),
-        ({"samples_per_step": 1, "by": "bytes"}, "by='bytes'"),
-        ({"samples_per_step": 1, "stop": "never"}, "stop='never'.*first_exhausted"),
-        ({"samples_per_step": 1, "stop": "all_repeated"}, "that of 'a' is unknown"),
-        ({"samples_per_step": 1, "sizes": {"x": 1}}, "'x'"),
-        ({"samples_per_step": 1, "sizes": {"a": 0}}, "size of source 'a'"),
-        ({"samples_per_step": 1, "seed": -1}, "seed=-1"),
-        ({"samples_per_step": 1, "seed": 1 << 64}, "seed=18446744073709551616 must be at most"),
-        ({"samples_per_step": 1, "sources": ["a", "a"]}, r"given twice: a"),
-        ({"samples_per_step": 1, "schedule": 3}, "schedule=3"),
-        ({"samples_per_step": 1, "schedule": Staged}, "must be a schedule"),
-    ],
-)
-def test_arguments_that_make_no_sense_are_refused(arguments, says):
-    whole = {"sources": ["a"], "schedule": {"a": 1}, **arguments}
-    with pytest.raises(ConfigurationError, match=says):
-        Mixer(whole.pop("sources"), whole.pop("schedule"), **whole)
-
-
-@pytest.mark.parametrize(
     ("options", "lengths", "said"),
     [
         (
