@@ -1,5 +1,4 @@
-"""The manifests of deploy/: Kubernetes' schemas allow them, in any order, with no right they do not
-need."""
+"""The manifests of deploy/: Kubernetes' schemas allow them, in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the manifests of deploy/ run: commands, files and the image."""
+"""What the manifests of deploy/ run: commands and files."""
 
 from __future__ import annotations
 

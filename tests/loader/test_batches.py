@@ -1,5 +1,5 @@
-"""What comes out of a loader in one process: content, order, coverage, information; how passes end;
-and batches in page-locked memory."""
+"""What comes out of a loader in one process: content, order, coverage, information; how passes
+end."""
 
 from __future__ import annotations
 

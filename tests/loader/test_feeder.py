@@ -1,4 +1,4 @@
-"""Indices on their way from the sampler to the workers: in order, in chunks, of one pass only."""
+"""Indices on their way from the sampler to the workers, in chunks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What ranks say to each other every half second, checked and told in words to who waits; and peers
-that agree on one message, of which the smallest difference is reported."""
+"""What ranks say to each other every half second, checked and told in words to who waits, and peers
+that agree on one message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of any kind arrive whole and once; and how many steps a loader makes."""
+"""Samples that are fetched several at once; and how many steps a loader makes."""
 
 from __future__ import annotations
 

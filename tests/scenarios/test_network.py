@@ -1,8 +1,4 @@
-"""Connections between ranks that are reset. `test_poor_networks` has networks that are gone.
-
-A rank can reset its own connections on any machine. With root's rights ranks live on two "hosts",
-each with a network and a name of its own.
-"""
+"""Connections between ranks that are reset. `test_poor_networks` has networks that are gone."""
 
 from __future__ import annotations
 

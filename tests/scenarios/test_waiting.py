@@ -1,5 +1,4 @@
-"""A rank that waits says for whom, since when, and what that one does; a rank that does not, says
-nothing."""
+"""A rank that waits says for whom, since when, and what that one does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Data of other kinds: ranks with few samples, samplers, iterable datasets, collate functions that
-make the labels, and trainers that a launcher makes."""
+"""Data of other kinds: ranks with few samples, iterable datasets, no collate function, and trainers
+that a launcher makes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Training that stops early, and that resumes with updates of another size, or from the weights
-alone."""
+"""Training that resumes with updates of another size, or from the weights alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`evenstep doctor` in environments that bite, each made for real: the finding, and the bite.
-
-Some need root's rights, for file systems, names and networks of their own.
-"""
+"""`evenstep doctor` in environments that bite, each made for real: the finding, and the bite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A calibration of timed lengths: its fit, its file and what it says."""
+"""A calibration of timed lengths: its fit and its file."""
 
 from __future__ import annotations
 

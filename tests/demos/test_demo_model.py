@@ -1,4 +1,4 @@
-"""What demos are made of: ranks in real processes, and the model."""
+"""The model of the demos sees no padding and nothing later."""
 
 from __future__ import annotations
 

@@ -1,34 +1,18 @@
-"""Files that evenstep writes and reads: cut off at any byte or changed anywhere, they are refused
-by a `ConfigurationError` or `MismatchError` that names them, or read as they were written. On a
-full disk the old file stays whole."""
+"""On a full disk the old file stays whole, and lines are whole or missing."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow")
-
-
 from calibrations import known_calibration
 from evenstep.errors import ConfigurationError
 from evenstep.files import LineFile
-
-FOLDER = tempfile.TemporaryDirectory()
-HERE = Path(FOLDER.name)
-
-
-PATH = HERE / "calibration.json"
-known_calibration().write(PATH)
-
-
-# A full disk
 
 
 @contextlib.contextmanager
