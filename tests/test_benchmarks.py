@@ -18,8 +18,7 @@ from benchmarks.gpu.steps import time_steps
 from benchmarks.gpu.training import time_loader
 from benchmarks.papers import book
 from benchmarks.papers.outcome import Outcome
-from benchmarks.peers import data, measure, registry, tables
-from benchmarks.peers.__main__ import arguments
+from benchmarks.peers import data, measure, registry
 
 ROOT = Path(__file__).parents[1]
 
@@ -71,31 +70,6 @@ def _few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(data, "ROOT", tmp_path)
     monkeypatch.setattr(data, "QUICK", dict.fromkeys(data.QUICK, SAMPLES))
-
-
-@pytest.mark.usefixtures("_few")
-@pytest.mark.soak
-def test_two_ranks_see_every_sample_once_and_give_all_figures() -> None:
-    found = measure.speed("torch", "padded", 2, True)
-    assert (found["samples"], found["missed"]) == (SAMPLES, 0)
-    assert found["steps"] == [13, 13]  # 200 samples in batches of 16
-    assert found["samples_per_s"] > 0
-    assert 0 < found["padding"] < 1 < found["imbalance"] < 2
-    assert found["peak_mib"] > 100
-    line = {"peer": "torch", "workload": "padded", "ranks": 2, "kind": "speed", "quick": True}
-    options = arguments().parse_args(["show", "torch", "--quick"])
-    of = tables.Found.of([{**line, "session": 1.0, "figures": found}], options)
-    (table,) = of.tables()
-    assert table.rows[0][:2] == ["torch DataLoader", "1.00 (1.00-1.00)"]
-    assert of.summary().rows[0][:3] == ["torch DataLoader", "-, 1.00", "-, -"]
-
-
-@pytest.mark.usefixtures("_few")
-@pytest.mark.soak
-def test_a_killed_worker_of_torch_is_an_error_on_the_rank() -> None:
-    found = measure.kill("torch", "padded", 1, True)
-    assert found["outcome"] == "error", found
-    assert "killed by signal" in found["text"] or "exited unexpectedly" in found["text"]
 
 
 @pytest.mark.usefixtures("_few")

@@ -359,3 +359,21 @@ def test_a_foreign_state_is_refused(state: Any) -> None:
         load(state)
     with pytest.raises(MismatchError):
         merge_states([state])
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        # The pass would wait forever for the samples that it takes for trained,
+        ("epoch", {"received": 0}, "damaged: ValueError: trained is"),
+        ("dp_rank_0", {"quota": None}, "damaged: ValueError: quota is None"),
+        # or for samples that its window has no room for.
+        ("dp_rank_0", {"quota": 61}, "window gathers 61 samples, and this loader's hold 12"),
+    ],
+)
+def test_a_state_for_which_the_pass_would_wait_for_ever_is_refused(
+    part: str, change: dict[str, int | None], said: str
+) -> None:
+    assert MIDDLE[part].get("trained", True)
+    with pytest.raises(MismatchError, match=said):
+        load({**MIDDLE, part: {**MIDDLE[part], **change}})

@@ -42,12 +42,6 @@ IMAGES = {
             language=FittedCost(per_group=0, per_token=1, per_pair=2.5e-5), vision=TOWER
         ),
     ),
-    "packed": evenstep.Even(
-        MAX_TOKENS,
-        max_patches=16_384,
-        packed=True,
-        cost=VisionLanguageCost(language=evenstep.MeasuredCost(), vision=TOWER),
-    ),
 }
 
 
@@ -144,21 +138,12 @@ def train(
 CASES = {
     "updates": (POLICIES["updates"], RANKS, 4, 60_000),
     "micro-batches": (POLICIES["micro-batches"], RANKS, 1, 90_000),
-    "images, packed": (IMAGES["packed"], RANKS, 1, 30_000),
     "one rank, images": (IMAGES["of two"], 1, 1, 6_000),
 }
 """Policy, ranks, steps of an update, samples."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "updates",
-        "micro-batches",
-        "one rank, images",
-        pytest.param("images, packed", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("name", CASES)
 def test_what_tokens_pairs_and_patches_cost_is_found_whichever_rank_was_slowest(
     name: str, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

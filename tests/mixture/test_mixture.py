@@ -329,8 +329,6 @@ def schedules_of(bad):
         ({}, "sum to 0"),
         ({"a": -0.1, "b": 1}, "a=-0.1 must be a finite number from 0"),
         ({"a": float("nan")}, "a=nan must be a finite number"),
-        ({"a": float("inf")}, "a=inf must be"),
-        ({"a": 1e308, "b": 1e308}, "finite sum"),
         ({"a": "1"}, "a='1' must be a number"),
         ({"a": 1, "d": 1}, "'d', which is not a source; the sources are a, b"),
         ({0: 1}, "key 0"),
@@ -354,11 +352,6 @@ def test_bad_weights_are_refused_where_the_mixture_is_built(bad, says):
             {"samples_per_step": 4, "by": "tokens"},
             {"a": [0], "b": [5]},
             "source 'a' have no tokens",
-        ),
-        (
-            {"tokens_per_step": 10, "modalities": ("image",)},
-            {"a": [5]},
-            "fewer than tokens_per_step=10 tokens; name modalities=",
         ),
         (
             {"samples_per_step": 2, "curriculum": LengthCurriculum({0: 10}, max_waiting=50)},

@@ -108,9 +108,7 @@ BATCH_SAMPLERS: dict[str, Callable[[Rank], Any]] = {
     "class": lambda rank: Batches(),
     "without a length": lambda rank: Unsized(LISTS),
     "plain": plain,
-    "plain over an unsized sampler": lambda rank: BatchSampler(Unsized(range(ROWS)), 4, False),
     "subclass with an order": lambda rank: Pairs(SequentialSampler(range(ROWS)), 4, True),
-    "distributed inside": lambda rank: BatchSampler(distributed(rank), 4, False),
     "distributed inside a subclass": lambda rank: Pairs(distributed(rank), 4, True),
     "accelerate": lambda rank: shard(rank, plain(rank)),
     "accelerate, twice": lambda rank: shard(rank, shard(rank, Batches())),
@@ -288,7 +286,6 @@ def stream(samples: Callable[[Rank], Any]) -> Any:
 
 
 SAME: dict[str, tuple[Callable[[Rank], dict[str, Any]], str]] = {
-    "sequential": (stock(lambda rank: SequentialSampler(range(ROWS))), "SequentialSampler"),
     "random, one seed": (
         stock(lambda rank: RandomSampler(range(ROWS), generator=seeded(1))),
         "RandomSampler",
@@ -306,7 +303,6 @@ SAME: dict[str, tuple[Callable[[Rank], dict[str, Any]], str]] = {
         lambda rank: {"dataset": Split(), "num_workers": 2, "multiprocessing_context": "fork"},
         "Split",
     ),
-    "duplicates, too": (stream(lambda rank: [i % 11 for i in range(ROWS)]), "Stream"),
 }
 
 

@@ -67,17 +67,6 @@ def test_packed_groups_are_full_of_time_and_cost_the_same_until_sources_end() ->
     assert by_step.max(axis=1).sum() / by_step.mean(axis=1).sum() < 1.01
 
 
-def test_the_imbalance_hardly_grows_with_the_number_of_ranks() -> None:
-    # How many tokens a rank happens to hold differs, and the last windows show it. Before that:
-    def of_most(ranks: int) -> float:
-        lengths = drawn("ultrachat", ranks * 400).reshape(ranks, -1)
-        costs = simulate(Even(MAX_TOKENS), list(lengths), buffer_size=256).costs
-        most = costs[: len(costs) * 4 // 5]
-        return float(most.max(axis=1).sum() / most.mean(axis=1).sum())
-
-    assert of_most(16) - 1 < 2 * (of_most(4) - 1)
-
-
 def test_groups_come_to_their_target_though_long_samples_need_a_larger_limit() -> None:
     lengths = np.random.default_rng(0).integers(50, 150, 4000)
     lengths[::500] = 20_000

@@ -85,7 +85,7 @@ def steps_of(policy: Even, shards: list[np.ndarray], accumulate: int) -> list[li
 def test_updates_that_cannot_be_shared_out_are_those_of_steps(
     ranks: int, accumulate: int, options: dict[str, Any]
 ) -> None:
-    shards = np.split(documents(1200), ranks)
+    shards = np.split(documents(800), ranks)
     one, other = (
         steps_of(Even(CONTEXT, sync=sync, **options), shards, accumulate)
         for sync in ("step", "update")

@@ -136,11 +136,8 @@ def advice_of(recommended: Build) -> Advice:
     [
         # A sample of 100 tokens takes 110, and one of 2,000 takes 6,000.
         (20, FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001), False, "36% of the time"),
-        (20, FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001), True, "36% of the time"),
         (20, PaddedTokenCost(), False, None),
         (0, FittedCost(per_group=0.0, per_token=1.0, per_pair=0.001), False, None),
-        # No time to speak of.
-        (1, FittedCost(per_group=0.0, per_token=1.0, per_pair=1e-6), False, None),
     ],
 )
 def test_samples_that_take_longer_than_a_full_group_are_told(
