@@ -69,15 +69,6 @@ def test_values_to_log_are_those_of_the_steps_since_the_last_log() -> None:
     assert values.take() == {}
 
 
-@pytest.mark.slow
-def test_an_estimate_of_steps_is_close() -> None:
-    loader = loader_of()
-    estimate = estimate_steps(loader)
-    assert estimate is not None
-    steps = sum(1 for _ in loader)
-    assert abs(estimate - steps) <= 0.1 * steps
-
-
 def saved_in_mid_epoch(rank: Rank, folder: Path) -> list[int]:
     loader = loader_of(accumulate=2)
     loader.take_sync()

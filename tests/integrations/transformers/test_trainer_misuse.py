@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from attention_notices import notices
 from tiny_trainer import POLICY, documents, make_trainer
 from transformers import Trainer
 
@@ -46,18 +45,6 @@ def test_a_loader_for_evaluation(tmp_path) -> None:
     trainer = even.install(make_trainer(tmp_path, cls=Evaluated))
     with pytest.raises(evenstep.ConfigurationError, match=r"to evaluate, .* map-style dataset"):
         trainer.evaluate()
-
-
-def test_attention_that_is_slow_where_shapes_vary_is_told_of_once(
-    tmp_path, monkeypatch, caplog
-) -> None:
-    trainer = even.install(make_trainer(tmp_path, max_steps=1), policy=POLICY)
-
-    def train() -> None:
-        for _ in range(2):
-            trainer.train()
-
-    assert len(notices(monkeypatch, caplog, train)) == 1
 
 
 @pytest.mark.integrations
