@@ -113,12 +113,15 @@ def test_every_token_and_label_is_what_the_choice_says_and_comes_once(
     assert f"too_long={choice!r}" in said[0]
 
 
-@pytest.mark.parametrize(("policy", "choice"), [each for each in CHOICES if each[0][0] == "p"])
+@pytest.mark.parametrize(
+    ("policy", "choice"),
+    [("padded", "truncate"), ("padded", "split"), ("packed", "skip"), ("packed", "alone")],
+)
 def test_a_resume_after_any_step_makes_the_same_steps_with_the_same_counts(
     policy: str, choice: str
 ) -> None:
     # The steps compared hold `StepInfo.too_long`.
-    assert assert_exact_resume(lambda: loader_of(policy, choice), epochs=1) > 4
+    assert assert_exact_resume(lambda: loader_of(policy, choice), epochs=1, every=2) > 2
 
 
 @pytest.mark.parametrize("choice", ["skip", "truncate", "split", "alone"])
