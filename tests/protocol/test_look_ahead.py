@@ -62,6 +62,13 @@ def test_shares_of_one_size_need_no_filler_and_others_one_at_most(
     assert max(made) <= len(set(sizes(shards))) - 1
 
 
+def test_a_smaller_share_is_spread_over_as_many_rounds_as_the_largest():
+    shards = [[5] * 10, [5] * 7]
+    world = World(TokenBudget(20), shards, 4, shares=sizes(shards))
+    first = next(world.steps())
+    assert [len(step.round.start.numbers) for step in first] == [4, 3]
+
+
 @settings(max_examples=15)
 @given(KEEPING, SHARDS, BUFFERS, RANDOMS, st.data())
 def test_a_wrong_share_costs_rounds_but_no_sample(policy, shards, buffer_size, random, data):
