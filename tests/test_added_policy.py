@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import evenstep
-import evenstep.service as es
 from documents import Documents
 from evenstep.arrays import Int64Array
 from evenstep.cli import main
@@ -56,22 +54,6 @@ def test_a_loader_trains_by_it_and_resumes_exactly() -> None:
     state = loader().state_dict()
     with pytest.raises(MismatchError, match="saved with another policy"):
         loader(LastFirst(5)).load_state_dict(state)
-
-
-def test_the_service_plans_by_it(tmp_path: Path) -> None:
-    rows = [json.dumps({"input_ids": [1] * (1 + n % 9)}) for n in range(96)]
-    (tmp_path / "a.jsonl").write_text("\n".join(rows))
-    draws = es.DrawOptions(samples_per_step=16)
-    source = es.Source("a", tmp_path / "a.jsonl", shuffle=False)
-    job = es.Job(sources=[source], mesh={"DP": 2}, policy=POLICY, collate="pad", draws=draws)
-    with es.start(job, backend="local") as service:
-        taken = [next(service.client(rank)) for rank in range(2)]
-    for batches, step in taken:
-        of_batch = [int(mask.sum()) for batch in batches for mask in batch["attention_mask"]]
-        assert of_batch == [1 + index % 9 for _, _, index in step.indices]
-        indices = [index for _, _, index in step.indices]
-        assert indices == sorted(indices, reverse=True)
-        assert step.samples == 4
 
 
 def test_commands_know_it_by_its_line(

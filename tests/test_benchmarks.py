@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -20,10 +18,7 @@ from benchmarks.gpu.steps import time_steps
 from benchmarks.gpu.training import time_loader
 from benchmarks.papers import book
 from benchmarks.papers.outcome import Outcome
-from benchmarks.papers.wlb.packing_run import Packed, Stream
-from benchmarks.papers.wlb.step_time_model import SIZES, StepModel
-from benchmarks.peers import data, measure, registry, tables
-from benchmarks.peers.__main__ import arguments
+from benchmarks.peers import data, measure, registry
 
 ROOT = Path(__file__).parents[1]
 
@@ -75,31 +70,6 @@ def _few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(data, "ROOT", tmp_path)
     monkeypatch.setattr(data, "QUICK", dict.fromkeys(data.QUICK, SAMPLES))
-
-
-@pytest.mark.usefixtures("_few")
-@pytest.mark.soak
-def test_two_ranks_see_every_sample_once_and_give_all_figures() -> None:
-    found = measure.speed("torch", "padded", 2, True)
-    assert (found["samples"], found["missed"]) == (SAMPLES, 0)
-    assert found["steps"] == [13, 13]  # 200 samples in batches of 16
-    assert found["samples_per_s"] > 0
-    assert 0 < found["padding"] < 1 < found["imbalance"] < 2
-    assert found["peak_mib"] > 100
-    line = {"peer": "torch", "workload": "padded", "ranks": 2, "kind": "speed", "quick": True}
-    options = arguments().parse_args(["show", "torch", "--quick"])
-    of = tables.Found.of([{**line, "session": 1.0, "figures": found}], options)
-    (table,) = of.tables()
-    assert table.rows[0][:2] == ["torch DataLoader", "1.00 (1.00-1.00)"]
-    assert of.summary().rows[0][:3] == ["torch DataLoader", "-, 1.00", "-, -"]
-
-
-@pytest.mark.usefixtures("_few")
-@pytest.mark.soak
-def test_a_killed_worker_of_torch_is_an_error_on_the_rank() -> None:
-    found = measure.kill("torch", "padded", 1, True)
-    assert found["outcome"] == "error", found
-    assert "killed by signal" in found["text"] or "exited unexpectedly" in found["text"]
 
 
 @pytest.mark.usefixtures("_few")
@@ -167,34 +137,3 @@ def test_a_run_prints_what_the_page_says(name: str) -> None:
     outcome = book.outcome_of(name)
     assert [outcome.paper, outcome.ours] == RESULTS[name]
     assert f"paper {outcome.paper}; evenstep {outcome.ours}" in outcome.markdown()
-
-
-MODEL = StepModel("7B-8K", *SIZES["7B"], context=8192, tensor=8, context_ranks=2)
-
-
-def packed(*documents: list[int], per: int = 4) -> Packed:
-    lengths = np.array([length for each in documents for length in each])
-    stream = Stream(lengths, np.zeros_like(lengths), 8192, per)
-    at = np.arange(len(documents)).repeat([len(each) for each in documents])
-    return Packed(stream, np.arange(len(lengths)), at)
-
-
-def test_a_step_takes_what_1f1b_takes_and_waits_for_the_slowest_data_parallel_rank(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("benchmarks.papers.wlb.step_time_model.BETWEEN", 1e18)  # takes no time
-    model = replace(MODEL, context_ranks=1, tensor=1)
-    slow, fast = [[8192]] * 4, [[500]] * 4
-
-    def of_layer(batches: Packed) -> Any:
-        return model.attentions(batches, ["per-sequence"])["per-sequence"]
-
-    batches = packed(*slow, *slow)
-    attention = of_layer(batches)
-    layer = attention[:, 0] + model.linear(np.array([8192]))[:, 0]
-    # Of one rank, all of a document: no gradients to sum.
-    equal = model.steps(batches, attention)
-    assert equal == pytest.approx([7 * 8 * layer.sum()] * 2)
-    monkeypatch.setattr("benchmarks.papers.wlb.step_time_model.gather", lambda *_: 0.0)
-    model, batches = replace(model, data=2), packed(*fast, *slow, per=8)
-    assert model.steps(batches, of_layer(batches))[0] == pytest.approx(equal[0])

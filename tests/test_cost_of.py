@@ -13,7 +13,6 @@ import evenstep
 from evenstep.cost import (
     UNKNOWN_MODEL,
     PaddedTokenCost,
-    TransformerCost,
     VisionLanguageCost,
     cost_of,
 )
@@ -140,18 +139,6 @@ def test_images_count_only_where_asked_and_where_the_tower_is_known(
     line = caplog.messages[0]
     for part in ("the cost of pictures", "34,354 tokens", "its vision tower is left out"):
         assert part in line
-
-
-@pytest.mark.parametrize(("experts", "top_k"), [(0, 0), (8, 2)])
-def test_operations_are_those_of_a_transformer_cost(experts: int, top_k: int) -> None:
-    made = config(**vars(LLAMA) | (EXPERTS if experts else {}))
-    counted = TransformerCost(
-        layers=32, hidden_size=4096, heads=32, kv_heads=8, ffn_size=14_336,
-        vocab_size=made.vocab_size, experts=experts, top_k=top_k,
-    )  # fmt: skip
-    cost = cost_of(made)
-    assert cost.per_token == pytest.approx(counted.per_token)
-    assert cost.per_pair == pytest.approx(counted.per_pair / ATTENTION_RATE)
 
 
 def test_layers_with_a_window_cost_no_pairs() -> None:

@@ -1,5 +1,4 @@
-"""The manifests of deploy/: Kubernetes' schemas allow them, in any order, with no right they do not
-need."""
+"""The manifests of deploy/: Kubernetes' schemas allow them, in any order."""
 
 from __future__ import annotations
 
@@ -12,20 +11,13 @@ import pytest
 
 from deployed import (
     DEPLOY,
-    FILES,
-    HOSTS,
-    MADE,
-    PATIENCE,
-    REPOSITORY,
     VALUES,
     both,
     containers_of,
     manifests,
-    options,
     pods_of,
     render,
     run_options,
-    words,
     yaml,
 )
 
@@ -52,30 +44,6 @@ def test_the_schemas_of_kubernetes_allow_every_object(kuberay: bool, release: st
     }
     for each in (*own, *templates):
         kubernetes.validate(each, release, strict=True)
-
-
-def test_the_cluster_of_kuberay_is_what_the_plain_objects_stand_for() -> None:
-    plain = manifests(False)
-    cluster = MADE["RayCluster", ""]
-    assert cluster["apiVersion"] == "ray.io/v1"
-    assert cluster["spec"]["authOptions"] == {"mode": "token", "secretName": "pretrain-token"}
-    locked = (REPOSITORY / "locks" / "dev.txt").read_text()
-    assert f"\nray=={cluster['spec']['rayVersion']} " in locked
-    known = {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"}
-    assert set(cluster["spec"]) == known
-    head, (spare,) = cluster["spec"]["headGroupSpec"], cluster["spec"]["workerGroupSpecs"]
-    assert head["rayStartParams"] == {"num-cpus": "0"}
-    assert set(spare) == {*head, "groupName", "replicas", "minReplicas", "maxReplicas"}
-    assert set(head) == {"rayStartParams", "template"}
-    assert spare["minReplicas"] <= spare["replicas"] <= spare["maxReplicas"]
-    (started,) = pods_of(plain)["head"]["spec"]["containers"]
-    assert started["command"][:4] == ["ray", "start", "--head", "--num-cpus=0"]
-    assert plain["Service", "head-svc"]["spec"]["selector"].items() <= (
-        pods_of(plain)["head"]["metadata"]["labels"].items()
-    )
-    heads = {("RayCluster", ""), ("Deployment", "head"), ("Service", "head-svc")}
-    rest = [{key: each for key, each in of.items() if key not in heads} for of in (MADE, plain)]
-    assert rest[0] == rest[1]
 
 
 # Whatever comes first
@@ -111,50 +79,7 @@ def test_pods_wait_only_for_what_is_made_with_them_and_for_the_secrets(kuberay: 
     assert needed - made == {("secret", name) for name in secrets}
 
 
-def test_all_wait_for_one_another_as_long_as_a_cluster_needs_and_begin_again() -> None:
-    assert run_options()["patience"] == PATIENCE >= 1800
-    assert run_options()["resume"] == "auto"
-    assert 'patience = float(os.environ["PATIENCE"])' in FILES["train.py"]
-    for role, pods in {"service": 1, "trainers": HOSTS}.items():
-        job = MADE["Job", role]["spec"]
-        assert job["backoffLimit"] == pods * VALUES["restarts"] > 0
-        (rule,) = job["podFailurePolicy"]["rules"]  # Kubernetes: only with restartPolicy Never
-        assert rule["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
-        assert job["template"]["spec"]["restartPolicy"] == "Never"
-        (raylet,) = job["template"]["spec"]["initContainers"]
-        assert raylet["restartPolicy"] == "Always"  # a sidecar, for whose end nobody waits
-        probe = raylet["startupProbe"]
-        assert probe["periodSeconds"] * probe["failureThreshold"] == PATIENCE
-        told = options([word for word in words(raylet) if word.startswith("--") and "=" in word])
-        assert int(told["dashboard-agent-listen-port"]) == probe["httpGet"]["port"]
-        env = {each["name"]: each.get("value") for each in containers_of(job["template"])[1]["env"]}
-        assert float(env["PATIENCE"]) == PATIENCE
-        assert env["JOB_NAME"] == run_options()["name"]
-
-
 # Who may do what
-
-
-@both
-def test_no_pod_may_do_more_than_it_needs(kuberay: bool) -> None:
-    for role, pod in pods_of(manifests(kuberay)).items():
-        spec = pod["spec"]
-        assert spec["automountServiceAccountToken"] is False, role
-        secure = spec["securityContext"]
-        assert secure["runAsNonRoot"] is True
-        assert secure["runAsUser"] == secure["fsGroup"] > 0
-        assert secure["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
-        for container in containers_of(pod):
-            assert container["securityContext"] == {
-                "allowPrivilegeEscalation": False,
-                "capabilities": {"drop": ["ALL"]},
-            }
-            asked, limits = container["resources"]["requests"], container["resources"]["limits"]
-            assert asked["memory"] == limits["memory"]
-            assert {each["name"] for each in container["volumeMounts"]} == {
-                each["name"] for each in spec["volumes"]
-            }
 
 
 @both
@@ -184,25 +109,6 @@ def test_pods_are_reached_by_one_another_and_by_prometheus_alone(kuberay: bool) 
     allowed = {each["port"] for each in prometheus["ports"]}
     assert allowed == named["metrics"] | named["status"]
     assert named["status"] == {run_options()["port"]}
-
-
-@both
-def test_a_drained_node_waits_for_the_pods_without_which_all_would_begin_again(
-    kuberay: bool,
-) -> None:
-    made = manifests(kuberay)
-    counts = {"head": 1, "service": 1, "trainers": HOSTS}
-    labels = {role: pod["metadata"]["labels"] for role, pod in pods_of(made).items()}
-    assert {name for kind, name in made if kind == "PodDisruptionBudget"} == set(counts)
-    for role, count in counts.items():
-        budget = made["PodDisruptionBudget", role]["spec"]
-        assert budget["minAvailable"] == count
-        selected = [
-            each
-            for each, has in labels.items()
-            if budget["selector"]["matchLabels"].items() <= has.items()
-        ]
-        assert selected == [role]
 
 
 def test_other_values_are_used_and_unknown_ones_refused(tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
-"""What the manifests of deploy/ run: commands, files and the image."""
+"""What the manifests of deploy/ run: commands and files."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import runpy
 import signal
 import subprocess
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 
 from deployed import (
-    DEPLOY,
     FILES,
     GPUS,
     HOSTS,
@@ -26,7 +24,6 @@ from deployed import (
     SERVICE,
     SIDECAR,
     TRAINER,
-    VALUES,
     both,
     containers_of,
     manifests,
@@ -35,9 +32,6 @@ from deployed import (
     run_options,
     words,
 )
-from evenstep.service.backends.ray.actor_options import ActorPlacement
-
-ROLES_WITHOUT_NUMBER = 1  # the planner; the registry reserves no CPU
 
 
 def test_the_service_is_started_by_a_command_that_exists() -> None:
@@ -56,29 +50,6 @@ def test_the_service_is_started_by_a_command_that_exists() -> None:
         assert (
             env["RAY_AUTH_TOKEN"]["valueFrom"] == env["EVENSTEP_STATUS_TOKEN"]["valueFrom"] == key
         )
-
-
-def test_the_cpus_that_are_lent_are_enough_for_all_roles() -> None:
-    params = run_options()
-    lent = options(words(SIDECAR)[2:-1])
-    assert int(lent["num-cpus"]) <= int(SIDECAR["resources"]["requests"]["cpu"])
-    roles = int(params["loaders"]) + params["constructors"] + ROLES_WITHOUT_NUMBER
-    assert params["cpus"] * roles <= HOSTS * int(lent["num-cpus"])
-
-
-def test_actors_are_placed_by_labels_that_nodes_have() -> None:
-    params = run_options()
-    given = json.loads(FILES[params["placement"].name])
-    counts = {"loaders": int(params["loaders"]), "constructors": params["constructors"]}
-    placement = ActorPlacement(given, **counts)
-    labels = options(words(SIDECAR)[2:-1])["labels"]
-    told = [labels.replace("$JOB_COMPLETION_INDEX", str(host)) for host in range(HOSTS)]
-    nodes = [dict(label.split("=") for label in each.split(",")) for each in told]
-    for kind, count in counts.items():
-        for number in range(count):
-            asked = placement.of(f"{kind.removesuffix('s')}-{number}")["label_selector"]
-            fits = [n for n, node in enumerate(nodes) if asked.items() <= node.items()]
-            assert fits == ([number] if kind == "constructors" else list(range(HOSTS)))
 
 
 @both
@@ -196,27 +167,3 @@ def test_trainers_start_before_the_service_and_both_go_on_where_it_was_killed(
         first = next(line for line in map(json.loads, steps.open()) if "step" in line)
         assert first["step"] == saved
         saved = torch.load(model)["step"]
-
-
-# The image
-
-
-def test_the_image_is_made_of_the_wheel_by_a_pinned_base_for_a_user_without_rights() -> None:
-    text = re.sub(r"\\\n", " ", (DEPLOY / "Dockerfile").read_text())
-    lines = [line.split(None, 1) for line in text.splitlines() if line and line[0] != "#"]
-    given = [(name, rest) for name, rest in lines]
-    ((_, base),) = [each for each in given if each[0] == "FROM"]
-    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?", base)
-    assert [rest for name, rest in given if name == "USER"] == [
-        f"{VALUES['user']}:{VALUES['user']}"
-    ]
-    ran = [rest for name, rest in given if name == "RUN"]
-    assert any(f"useradd --uid {VALUES['user']} " in each for each in ran)
-    copied = [rest.split() for name, rest in given if name == "COPY"]
-    assert sorted(source for source, _ in copied) == ["dist/evenstep-*.whl", "locks/dev.txt"]
-    assert not [name for name, _ in given if name == "ADD"]
-    (install,) = [each for each in ran if "pip install" in each]
-    assert "--no-cache-dir" in install
-    assert all(target.rstrip("/") in install for _, target in copied)
-    order = [name for name, _ in given]
-    assert order.index("USER") > max(n for n, name in enumerate(order) if name == "RUN")

@@ -13,7 +13,6 @@ import pytest
 import evenstep
 import evenstep.errors
 import evenstep.service
-from evenstep.cli.output import print_table
 from evenstep.tested import TESTED, TestedReleases
 
 ROOT = Path(__file__).parents[1]
@@ -137,8 +136,3 @@ def test_the_page_is_linked() -> None:
     assert "SECURITY.md" in README
     assert "SECURITY.md" in (ROOT / "docs" / "service-operation.md").read_text()
     assert "EVENSTEP_STATUS_TOKEN" in (ROOT / "SECURITY.md").read_text()
-
-
-def test_a_name_with_brackets_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table("job", {"drawn from [/red]web[b]": "1[/]"})
-    assert "drawn from [/red]web[b]" in capsys.readouterr().out

@@ -74,16 +74,6 @@ def test_a_loader_writes_a_line_for_each_step_of_each_pass(tmp_path: Path) -> No
         assert all(end <= line["at"] for end, line in zip(ends, written[1:]))  # one after the other
 
 
-def test_a_pass_that_is_left_has_no_line_of_the_step_under_way(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    loader = loader_of(path)
-    for _, step in loader.steps():
-        if step.step == 2:
-            break
-    loader.close()
-    assert [line["step"] for line in lines_of(path)[1:]] == [0, 1]
-
-
 def test_a_client_writes_a_line_for_each_step(tmp_path: Path) -> None:
     table = pyarrow.table({"n": np.arange(200) % 40 + 1})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
@@ -141,9 +131,3 @@ def test_a_client_writes_a_line_for_each_step(tmp_path: Path) -> None:
             [int(row.sum()) for batches, _ in ranks for b in batches for row in b["attention_mask"]]
         )
         assert line["moments"]["mean"] == pytest.approx((lengths**2).sum() / lengths.sum())
-
-
-def test_a_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match=r"cannot write .*file/run.jsonl"):
-        next(loader_of(tmp_path / "file" / "run.jsonl").steps())

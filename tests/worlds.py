@@ -81,7 +81,7 @@ KEEPING = st.one_of(
 
 POLICIES = st.one_of(KEEPING, st.builds(FixedBatch, st.integers(1, 5), drop_last=st.just(True)))
 
-SHARDS = st.lists(st.lists(st.integers(1, 30), max_size=40), min_size=1, max_size=16)
+SHARDS = st.lists(st.lists(st.integers(1, 30), max_size=40), min_size=1, max_size=8)
 
 
 def columns(lengths: Sequence[int]) -> np.ndarray:

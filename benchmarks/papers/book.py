@@ -33,7 +33,6 @@ RUNS = {
     "odb/table-17": "sweeps:table_17",
     "wlb/figure-3": "positions:figure_3",
     "wlb/table-2": "table2:table_2",
-    "wlb/figures-12-13": "figures:figures_12_13",
     "wlb/ranks": "table2:by_ranks",
     "wlb/figure-15": "sharded_layer:figure_15",
     "overlord/figure-12": "end_to_end:figure_12",
@@ -43,7 +42,7 @@ RUNS = {
 }
 """CHAPTER/KEY -> module of the chapter's package, and the function in it that takes the seed and
 returns an `Outcome`."""
-SLOW = {"odb/table-4", "odb/tables-13-14", "wlb/figures-12-13", "wlb/ranks", "wlb/figure-15"}
+SLOW = {"odb/table-4", "odb/tables-13-14", "wlb/ranks", "wlb/figure-15"}
 """Those that take minutes, or want a quiet machine."""
 
 

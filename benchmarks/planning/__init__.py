@@ -1,7 +1,6 @@
 """What plans cost and how even they are, from lengths alone.
 
 overhead      seconds that a policy takes to plan, beside the released ODB package
-quality       imbalance and padding of every policy, up to many ranks
 scale         the exchange of messages with the number of ranks
 rebalance     updates of rollouts, compared with a plain split and with verl's
 vision        vision-language samples: whether each part of the cost is even

@@ -11,14 +11,13 @@ import torch
 pytest.importorskip("transformers", minversion="5.24")
 pytest.importorskip("PIL")
 
-from evenstep import ConfigurationError, PadCollator, PreparingCollator
+from evenstep import PadCollator, PreparingCollator
 from evenstep.batch import unbatch
 from evenstep.batch.blank import SIGHT, SOUND, Blank
 from evenstep.batch.smallest_media import (
     blank_of,
     blank_of_sample,
     found_blank,
-    smallest_blank,
 )
 from evenstep.errors import CollateError
 from families import FAMILIES, Family
@@ -78,16 +77,6 @@ def test_a_blank_runs_the_tower_and_changes_no_loss_and_no_gradient(family, sour
         elif of_image[name] is not None:
             assert gradient is not None, name
             assert not gradient.any(), name
-
-
-@pytest.mark.parametrize("name", ["Qwen2-VL", "Gemma 3", "Qwen2-Audio"])
-def test_a_group_with_media_gets_no_blank(name):
-    family = FAMILIES[name]
-    blank = blank_of(family.processor())
-    for media in ([1], [0, 1, 0], [2, 0]):
-        samples = prepared(family, media)
-        added = blank.added_to(samples)
-        assert all(one is other for one, other in zip(added, samples, strict=True))
 
 
 def test_the_shortest_sample_gets_it_and_packed_the_last():
@@ -163,29 +152,3 @@ def test_a_sample_whose_loss_would_change_is_refused(sample, why):
     with pytest.raises(CollateError, match=why) as raised:
         BLANK.added_to([sample])
     assert "blank=False" in str(raised.value)
-
-
-def test_what_no_blank_can_be_made_of_is_refused():
-    with pytest.raises(ConfigurationError, match=r"must be a processor, or a prepared sample"):
-        blank_of_sample(of_tokens(2))
-    with pytest.raises(ConfigurationError, match="WhisperProcessor makes no blank"):
-        blank_of(FAMILIES["Whisper"].processor())
-
-
-@pytest.mark.parametrize("name", ["Qwen3-VL", "Gemma 3", "Qwen2-Audio"])
-def test_the_smallest_blank_is_the_processors_if_it_has_the_samples_fields(name):
-    family = FAMILIES[name]
-    samples = prepared(family, [1, 0, 2], first=5)
-    made = smallest_blank(samples, family.processor())
-    assert made.tokens == blank_of(family.processor()).tokens
-    assert smallest_blank(prepared(family, [0, 0]), family.processor()) is None
-
-
-def test_pixels_that_the_processor_names_otherwise_are_those_of_a_sample():
-    family = FAMILIES["Qwen3-VL"]
-    samples = prepared(family, [1, 0, 2], first=5)
-    for sample in samples:
-        if "pixel_values" in sample:
-            sample["patches"] = sample.pop("pixel_values")
-    found = smallest_blank(samples, family.processor(), media=("patches", "image_grid_thw"))
-    assert {"patches", "image_grid_thw"} <= found.fields.keys()

@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
 from evenstep.batch import PackCollator
 from evenstep.batch.formats import attention_mask, block_mask, to_hugging_face, to_torchtitan
-from evenstep.errors import CollateError, ConfigurationError
+from evenstep.errors import CollateError
 from tiny_causal import documents
 
 lengths = st.lists(st.integers(1, 30), min_size=1, max_size=6)
@@ -125,22 +125,3 @@ def test_the_block_mask_is_the_one_that_all_pairs_of_tokens_give(lengths, option
             mine, other = (getattr(mask, f"{name}_{part}") for mask in (ours, theirs))
             assert mine.dtype == other.dtype
             assert torch.equal(mine, other), f"{name}_{part}"
-
-
-def test_a_long_row_needs_no_mask_of_all_its_tokens():
-    mask = block_mask(packed([100_000, 1, 31_071]))
-    assert mask.shape == (1, 1, 131_072, 131_072)
-    # Of the first document's 781 whole blocks, each sees all before it in full.
-    assert mask.full_kv_num_blocks[0, 0, :781].tolist() == list(range(781))
-    # The 783rd lies wholly in the last document, which begins in the one before.
-    assert mask.full_kv_num_blocks[0, 0, 782] == 0
-    assert mask.kv_num_blocks[0, 0, 782] == 2
-
-
-def test_what_cannot_become_a_mask_is_refused():
-    batch = packed([3])
-    with pytest.raises(ConfigurationError, match="block_size=1 must be at least 2"):
-        block_mask(batch, block_size=1)
-    for mask in (attention_mask, block_mask):
-        with pytest.raises(CollateError, match=r"no document_ids .* PackCollator"):
-            mask({"input_ids": batch["input_ids"]})

@@ -1,10 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-import sys
-from types import ModuleType
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +7,7 @@ from hypothesis import strategies as st
 
 from drawn_documents import DRAWN, samples_of
 from evenstep.batch import PackCollator
-from evenstep.batch.formats import to_hugging_face, to_megatron
+from evenstep.batch.formats import to_megatron
 from evenstep.errors import CollateError
 
 pytestmark = pytest.mark.usefixtures("without_megatron")
@@ -21,19 +16,6 @@ SAMPLES = [
     {"input_ids": [1, 2, 3], "labels": [-100, 2, 3]},
     {"input_ids": [4], "labels": [4]},
 ]
-
-
-@dataclasses.dataclass
-class PackedSeqParams:
-    """The fields of Megatron-LM's class that are set here."""
-
-    qkv_format: str | None = None
-    cu_seqlens_q: Any = None
-    cu_seqlens_kv: Any = None
-    cu_seqlens_q_padded: Any = None
-    cu_seqlens_kv_padded: Any = None
-    max_seqlen_q: int | None = None
-    max_seqlen_kv: int | None = None
 
 
 @given(DRAWN, st.sampled_from([None, 4]), st.sampled_from([None, 8]))
@@ -62,25 +44,6 @@ def test_padding_is_attended_to():
     assert packed["cu_seqlens_q_padded"] is None
 
 
-def test_its_own_class_is_made_where_it_can_be_imported(monkeypatch):
-    batch = PackCollator(pad_to_multiple_of=8)(SAMPLES)
-    _, keywords = to_megatron(batch)
-    assert type(keywords) is dict
-    module: Any = ModuleType("megatron.core.packed_seq_params")
-    module.PackedSeqParams = PackedSeqParams
-    for name in ("megatron", "megatron.core"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    _, packed = to_megatron(batch)
-    assert type(packed) is PackedSeqParams
-    for name in (each.name for each in dataclasses.fields(PackedSeqParams)):
-        value = keywords[name]
-        if isinstance(value, torch.Tensor):
-            assert torch.equal(getattr(packed, name), value)
-        else:
-            assert getattr(packed, name) == value
-
-
 def test_labels_shifted_by_the_dataset_are_kept_when_told_and_refused_when_not():
     samples = [{"input_ids": [1, 2], "labels": [2, -100]}, {"input_ids": [5], "labels": [-100]}]
     batch = PackCollator(mask_first_label=False)(samples)
@@ -97,12 +60,3 @@ def test_documents_that_context_parallel_ranks_cannot_share_are_refused():
     batch = PackCollator(pad_documents_to_multiple_of=4, pad_to_multiple_of=12)(SAMPLES)
     fields, _ = to_megatron(batch, context_parallel_size=2)
     assert fields["cu_seqlens_padded"].tolist() == [[0, 4, 8, 12]]
-
-
-def test_batches_of_another_make_are_refused():
-    with pytest.raises(CollateError, match=r"no cu_seqlens, max_seqlen, document_ids; .*Pack"):
-        to_megatron(to_hugging_face(PackCollator()(SAMPLES)))
-    with pytest.raises(CollateError, match="no input_ids"):
-        to_megatron(torch.ones(1, 3))
-    with pytest.raises(CollateError, match="one label per token"):
-        to_megatron(PackCollator()([{"input_ids": [1, 2], "label": 1}]))

@@ -124,11 +124,3 @@ def test_what_changes_the_result_in_another_way_is_not_planned(options: Any, why
     processor = CASES["Qwen2-VL"][0]
     with pytest.raises(NotPlanned, match=why):
         planned(processor, [Image.new("RGB", (40, 40))], {**FLAT, **options})
-
-
-def test_a_class_that_is_not_transformers_own_has_no_rule() -> None:
-    class Mine(transformers.Qwen2VLImageProcessorPil):
-        pass
-
-    with pytest.raises(NotPlanned, match="no rule is known for Mine"):
-        planned(Mine(), [Image.new("RGB", (40, 40))], FLAT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import pickle
 from dataclasses import replace
@@ -21,7 +20,7 @@ from PIL import Image
 import evenstep
 from evenstep.batch.count_media import LATE
 from evenstep.batch.images.lazy_images import LazyImage, lazy
-from evenstep.errors import CollateError, ConfigurationError, SampleError
+from evenstep.errors import CollateError, ConfigurationError
 from families import FAMILIES, Family
 from families.media import image
 from image_decodings import decodings as decodings
@@ -128,32 +127,11 @@ def by_global(rows: list[Any]) -> Any:
     return {**batch, "labels": batch["input_ids"].clone()}
 
 
-def by_argument(rows: list[Any], processor: Any) -> Any:
-    return by_global(rows) if processor is PROCESSOR else None
-
-
-class Bound:
-    def __init__(self) -> None:
-        self.processor = PROCESSOR
-
-    def collate(self, rows: list[Any]) -> Any:
-        return by_global(rows)
-
-
 hidden = [by_global]
 
 
 def by_list(rows: list[Any]) -> Any:
     return hidden[0](rows)
-
-
-@pytest.mark.parametrize(
-    "collate_fn",
-    [by_global, functools.partial(by_argument, processor=PROCESSOR), Bound().collate],
-    ids=["global", "partial", "method"],
-)
-def test_the_processor_is_found_wherever_functions_have_it(collate_fn: Any) -> None:
-    assert evenstep.PreparingCollator(collate_fn=collate_fn).learned(rows_of(QWEN)).late
 
 
 def test_one_that_is_not_found_can_be_given(caplog: Any) -> None:
@@ -201,25 +179,6 @@ def test_a_file_that_is_bad_once_its_group_is_planned_is_an_error_of_its_sample(
     change(path)
     with pytest.raises(CollateError, match=f"sample 17: .*{said}"):
         late([sample])
-
-
-@pytest.mark.parametrize("late", [None, False])
-def test_image_tokens_that_were_cut_are_counted(late: bool | None) -> None:
-    class Cutting(type(QWEN.collate)):  # type: ignore[misc]
-        def __call__(self, rows: Any) -> Any:
-            batch = super().__call__(rows)
-            if rows[0]["id"] != 17:
-                return batch
-            length = batch["input_ids"].shape[1]
-            cut = {n: v[:, :9] for n, v in batch.items() if v.shape[:2] == (1, length)}
-            return {**batch, **cut}
-
-    cutting = Cutting(QWEN.processor, "<|im_start|>assistant\n", QWEN.collate.gather)
-    made = evenstep.PreparingCollator(collate_fn=cutting, late=late).learned(rows_of(QWEN))
-    row = rows_of(QWEN)[5]
-    made.prepare(row)
-    with pytest.raises(SampleError, match=r"input_ids has 2 image tokens, .* cut; .*max_length"):
-        made.prepare({**row, "id": 17})
 
 
 # Images as they are kept

@@ -96,14 +96,3 @@ def test_a_label_is_named_as_hugging_face_names_it(name: str, values: Any, dtype
     assert torch.equal(batch["labels"], theirs)
     if theirs.ndim == 1:
         assert torch.equal(PackCollator()(samples)["labels"], theirs)
-
-
-def test_a_label_of_each_token_is_padded_and_text_stays_where_it_is() -> None:
-    rows: list[Any] = [([1, 2], "yes"), ([3], "no")]
-    samples = [{"input_ids": ids, "label_ids": ids} for ids, _ in rows]
-    batch = PadCollator()(samples)
-    assert "label_ids" not in batch
-    assert batch["labels"].tolist() == [[1, 2], [3, IGNORED]]
-    batch = PadCollator()([{"input_ids": ids, "label": text} for ids, text in rows])
-    assert batch["label"] == ["yes", "no"]
-    assert "labels" not in batch

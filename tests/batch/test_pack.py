@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from drawn_documents import DRAWN, samples_of
 from evenstep.batch import Measure, PackCollator, check_supervised
-from evenstep.errors import CollateError, ConfigurationError
+from evenstep.errors import CollateError
 
 makes = st.sampled_from([list, np.array, torch.tensor, lambda x: np.array(x, np.int32)])
 
@@ -110,13 +110,6 @@ def test_other_fields_are_joined_stacked_or_listed():
     assert "attention_mask" not in batch
 
 
-def test_fields_as_long_as_the_tokens_are_joined_but_for_media():
-    samples = [{"input_ids": [1, 2], "size": [3, 4], "pixel_values": torch.ones(2, 5, 5)}] * 2
-    batch = PackCollator()(samples)
-    assert batch["size"].shape == (1, 4)
-    assert batch["pixel_values"].shape == (2, 2, 5, 5)
-
-
 @pytest.mark.parametrize(
     ("samples", "words"),
     [
@@ -152,13 +145,3 @@ def test_groups_that_cannot_be_packed_name_the_culprit_and_the_remedy(samples, w
         PackCollator()(samples)
     for word in words:
         assert word in str(caught.value)
-
-
-def test_wrong_options_are_refused_at_construction():
-    with pytest.raises(ConfigurationError, match="media_fields='size'"):
-        PackCollator(media_fields="size")
-    for wrong in (0, -1, 2.0, True):
-        with pytest.raises(ConfigurationError, match=f"pad_to_multiple_of={wrong} must be"):
-            PackCollator(pad_to_multiple_of=wrong)
-    with pytest.raises(ConfigurationError, match=r"=6 must be a multiple of .*=4"):
-        PackCollator(pad_to_multiple_of=6, pad_documents_to_multiple_of=4)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from evenstep import ConfigurationError, PreparingCollator
+from evenstep import PreparingCollator
 from evenstep.batch import unbatch
-from evenstep.errors import CollateError, SampleError
+from evenstep.errors import CollateError
 from row_collate import Collate, few_rows
 
 
@@ -75,37 +75,3 @@ def test_a_function_that_makes_something_else_of_a_group_is_refused_by_the_field
         CollateError, match=f"makes another '{field}' than of each alone.*again=True"
     ):
         PreparingCollator(collate_fn=Mixing(field)).learned(few_rows())
-
-
-def test_a_function_that_raises_for_a_group_is_refused():
-    def alone(rows: list[Any]) -> Any:
-        (row,) = rows
-        return Collate()([row])
-
-    with pytest.raises(CollateError, match="raises for all of them together: ValueError"):
-        PreparingCollator(collate_fn=alone).learned(few_rows())
-
-
-@pytest.mark.parametrize(
-    ("returned", "error", "words"),
-    [
-        ([1, 2], CollateError, "returned a list"),
-        ({"input_ids": torch.ones(2, 3)}, SampleError, r"shape \(2, 3\), not \(1, tokens\)"),
-        ({"input_ids": torch.ones(3)}, SampleError, r"shape \(3,\), not \(1, tokens\)"),
-    ],
-)
-def test_what_is_no_batch_of_one_is_refused(returned, error, words):
-    with pytest.raises(error, match=words):
-        PreparingCollator(collate_fn=lambda rows: returned).prepare({})
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"collate_fn": None}, "collate_fn=None must be a function"),
-        ({"collate_fn": len, "again": True, "packed": True}, "leave out collator"),
-    ],
-)
-def test_wrong_options_are_refused(options, words):
-    with pytest.raises(ConfigurationError, match=words):
-        PreparingCollator(**options)

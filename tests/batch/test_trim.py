@@ -97,17 +97,6 @@ def test_a_waveform_is_cut_by_its_mask():
     assert cut["labels"] == [7]
 
 
-HOLED = {"input_ids": [5, 6, 7, 0], "attention_mask": [1, 0, 1, 0]}
-
-
-def test_zeros_between_ones_stay_but_cannot_be_packed():
-    assert Trim()(HOLED) == {"input_ids": [5, 6, 7], "attention_mask": [1, 0, 1]}
-    with pytest.raises(SampleError, match=r"zeros between its ones.* leave these tokens out"):
-        Trim(packed=True)(HOLED)
-    followed = {"input_ids": [5, 7, 0], "attention_mask": [1, 1, 0]}
-    assert Trim(packed=True)(followed)["input_ids"] == [5, 7]
-
-
 @pytest.mark.parametrize("make", MAKES.values(), ids=list(MAKES))
 def test_a_mask_of_zeros_is_a_sample_without_tokens(make):
     with pytest.raises(SampleError, match="0 everywhere"):

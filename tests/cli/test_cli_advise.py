@@ -60,22 +60,6 @@ def test_text_is_for_people_and_packed_batches_only_for_models_that_take_them(
     assert all(said in out for said in ("buffer_size=64", "packed=True", "PackCollator"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("mm-mix", "--all", "--sketch", "9"), "exclude each other"),
-        (("mm-mix", "--sketch", "0"), "size=0"),
-    ],
-)
-def test_bad_arguments_are_one_clear_line(
-    capsys: Capture, arguments: tuple[str, ...], message: str
-) -> None:
-    code, out, err = run(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert len(err.splitlines()) == 1
-
-
 def test_a_model_and_a_gpu_say_what_fits_and_how_fast(
     capsys: Capture, data: str, tmp_path: Path
 ) -> None:

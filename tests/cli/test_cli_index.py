@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow")
 
 import pyarrow
 import pyarrow.parquet
-from command_line import Capture, figures, run
+from command_line import Capture, figures
 
 from evenstep.cli.shared_options import load_job
 from evenstep.data import file_index, open_readers
@@ -73,25 +73,3 @@ def test_a_start_after_it_makes_no_entry(folder: Path, capsys: Capture, monkeypa
     (folder / "web-3.jsonl").write_text("{}\n" * 100)
     again = figures(capsys, "index", *given)
     assert (again["samples"], again["kept"], again["made"]) == (230, 5, 1)
-
-
-def test_files_are_named_as_in_a_source(folder: Path, capsys: Capture) -> None:
-    given = ("index", f"{folder}/*.jsonl", f"{folder}/0.parquet")
-    code, out, err = run(capsys, *given)
-    assert code == 0, err
-    assert "110" in out
-    found = figures(capsys, *given)
-    assert (found["samples"], found["kept"], found["made"]) == (110, 4, 0)
-
-
-def test_what_cannot_be_indexed_is_an_error(folder: Path, capsys: Capture) -> None:
-    (folder / "file").touch()
-    code, out, err = run(capsys, "index", f"{folder}/*.jsonl", "--out", f"{folder}/file")
-    assert code == 2
-    assert "the index of 3 files could not be written" in err
-    code, out, err = run(capsys, "index", f"{folder}/absent.tar")
-    assert (code, out) == (2, "")
-    assert f"there is no file {folder}/absent.tar" in err
-    code, out, err = run(capsys, "index", f"{folder}/*.jsonl", "--out", "nothing://x")
-    assert (code, out) == (2, "")
-    assert "EVENSTEP_INDEX=nothing://x is no URL that fsspec knows" in err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from command_line import Capture
 
 import evenstep.service as es
 from evenstep.cli.service_sizing import loaders_of
-from evenstep.cli.shared_options import load_job, load_object
+from evenstep.cli.shared_options import load_object
 from evenstep.errors import ConfigurationError, MeshChangedError
 from evenstep.tools.report.run_record import read_run
 
@@ -141,12 +140,6 @@ def test_a_running_job_is_looked_at_and_changed_by_commands_and_ends(
     assert len(read_run(running.folder / "run.jsonl")) == len(taken) - 2 > 1
 
 
-@pytest.mark.soak
-def test_a_job_that_is_terminated_says_so_by_its_exit_code(running: Running) -> None:
-    running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(timeout=60) == 128 + signal.SIGTERM
-
-
 def test_what_is_not_there_is_said(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "no_job.py").write_text("job = 3\n")
     code, _, err = evenstep(capsys, "run", str(tmp_path / "no_job.py"))
@@ -182,25 +175,7 @@ def test_a_job_is_measured_and_sized(tmp_path: Path, capsys: Capture, monkeypatc
     assert "would starve: needs" in err
 
 
-def test_loaders_are_a_number_auto_or_a_file(tmp_path: Path) -> None:
-    assert (loaders_of("4"), loaders_of("auto")) == (4, "auto")
-    (tmp_path / "x.json").write_text("{}")
-    for given, said in (
-        (str(tmp_path / "x.json"), "no layout of"),
-        ("many", "give a number, auto"),
-    ):
-        with pytest.raises(ConfigurationError, match=said):
-            loaders_of(given)
-
-
 # Names of objects on the command line
-
-
-def test_an_object_is_found_in_its_module() -> None:
-    import documents
-
-    assert load_object("documents:Documents") is documents.Documents
-    assert load_object("documents:Documents.__len__") is documents.Documents.__len__
 
 
 @pytest.mark.parametrize(
@@ -215,8 +190,3 @@ def test_an_object_is_found_in_its_module() -> None:
 def test_a_name_that_stands_for_nothing_is_refused(name: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         load_object(name)
-
-
-def test_what_is_no_job_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="'documents:VOCABULARY' is a int; name an"):
-        load_job("documents:VOCABULARY")

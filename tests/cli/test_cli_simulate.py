@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("typer")
@@ -17,10 +16,8 @@ from command_line import Capture, figures, run
 
 from evenstep.cli.app import COMMANDS, GROUPS, build
 from evenstep.cli.shared_options import parse_cost
-from evenstep.cost import PaddedTokenCost, TokenCost, cost_of
 from evenstep.tools.profile import load_calibration, timer
 from evenstep.tools.simulate.yardsticks import COMPARED
-from evenstep.version import __version__
 
 # What DESIGN promises to print, at least.
 KEYS = {
@@ -77,35 +74,6 @@ def test_json_is_one_object_with_all_promised_keys_and_nothing_else_on_stdout(
     assert (result["accumulate"], result["samples_per_update"]) == (4, pytest.approx(200 / 7))
 
 
-def test_without_json_a_table_is_printed(capsys: Capture) -> None:
-    code, out, _ = run(
-        capsys,
-        *("simulate", "token-budget", "--lengths", "llava", "--world-size", "2"),
-        *("--samples", "500"),
-    )
-    assert code == 0
-    rows = ("padding", "imbalance", "efficiency", "composition (1 is random)")
-    for row in ("token-budget over llava, 2 ranks", *rows):
-        assert row in out
-
-
-def test_the_whole_file_is_used_unless_fewer_samples_are_asked_for(
-    capsys: Capture, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "lengths.npy")
-    np.save(path, np.arange(1, 102))
-    arguments = ("token-budget", "--lengths", path, "--world-size", "2")
-    whole = simulate(capsys, *arguments)
-    assert (whole["samples"], whole["emitted"], whole["sampler_padding"]) == (101, 102, 1)
-    assert simulate(capsys, *arguments, "--samples", "20")["samples"] == 40
-    _, out, err = run(capsys, "simulate", *arguments, "--samples", "60", "--json")
-    assert json.loads(out)["samples"] == 101
-    assert "holds 101 samples, fewer than 60 for each rank" in err
-    np.save(path, np.array([10, 100_000]))
-    result = simulate(capsys, "token-budget", "--lengths", path, "--world-size", "1")
-    assert result["options"]["max_tokens"] == 100_000  # the default admits the longest sample
-
-
 @pytest.mark.parametrize("policy", COMPARED)
 def test_every_policy_runs_and_loses_nothing(capsys: Capture, policy: str) -> None:
     arguments = ["--lengths", "llava", "--world-size", "3", "--samples", "120"]
@@ -146,33 +114,6 @@ def test_bad_input_is_one_line_on_stderr_and_exit_code_2(
     assert message in err
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("simulate", "Usage: evenstep"),
-        ("simulate token-budget", "Usage: evenstep"),
-        ("nothing", "Usage: evenstep"),
-        # A policy has no option that would make no difference.
-        ("simulate even --lengths=llava --batch-size=8", "No such option: --batch-size"),
-        ("simulate even --lengths=llava --queues=2", "No such option: --queues"),
-        ("simulate fixed-batch --lengths=llava --max-tokens=100", "No such option: --max-tokens"),
-        ("simulate workload-packing --lengths=llava --cost=tokens", "No such option: --cost"),
-    ],
-)
-def test_wrong_usage_exits_with_2(capsys: Capture, line: str, said: str) -> None:
-    code, out, err = run(capsys, *line.split())
-    assert (code, out) == (2, "")
-    assert said in err
-
-
-def test_help_names_every_policy_and_has_an_example(capsys: Capture) -> None:
-    code, out, _ = run(capsys, "simulate", "--help")
-    assert code == 0
-    assert "evenstep simulate even --lengths ultrachat --world-size 8 --json" in out
-    assert all(f"\n  {policy} " in out for policy in (*COMPARED, "workload-packing"))
-    assert "..." not in out, "every summary fits on its line"
-
-
 def commands() -> Iterator[tuple[str, Any]]:
     """Those without commands of their own, by all words of their names."""
     group: Any = typer.main.get_command(build())
@@ -190,19 +131,6 @@ def test_help_of_every_command_has_an_example_and_json() -> None:
         assert f"\n  evenstep {name}" in command.help, name
         # Commands that look at a service print nothing but JSON.
         assert "service" in name or any("--json" in each.opts for each in command.params), name
-
-
-def test_costs_are_read_from_their_names(tmp_path: Path) -> None:
-    assert parse_cost("tokens") == TokenCost()
-    assert parse_cost("padded-tokens") == PaddedTokenCost()
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4)
-    config.save_pretrained(tmp_path)
-    assert parse_cost(f"model:{tmp_path}") == cost_of(config)
-
-
-def test_the_version_is_printed(capsys: Capture) -> None:
-    assert run(capsys, "--version") == (0, f"evenstep {__version__}\n", "")
 
 
 def test_without_typer_the_command_says_how_to_install_it(

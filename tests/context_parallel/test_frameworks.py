@@ -84,32 +84,6 @@ def test_per_sequence_fields_are_megatrons_chunks_of_the_whole_row(docs, ranks):
         assert parameters["cu_seqlens_q"] is batch["cu_seqlens_padded"]
 
 
-def test_megatron_gets_padded_boundaries_also_where_nothing_is_padded():
-    batch = PackCollator()([{"input_ids": [1] * n} for n in (4, 8)])
-    sharding = shard_per_document([4, 8], 2)
-    for parameters in (
-        to_megatron(batch, context_parallel_size=2)[1],
-        to_megatron_shard(batch, sharding, 1)[1],
-    ):
-        assert parameters["cu_seqlens_q_padded"].tolist() == [0, 4, 12]
-        assert parameters["cu_seqlens_kv_padded"].tolist() == [0, 4, 12]
-        assert "pad_between_seqs" not in parameters
-    fields, _ = to_megatron_shard(batch, sharding, 1)
-    assert fields["cu_seqlens_padded"].tolist() == [[0, 4, 12]]
-    assert to_megatron(batch)[1]["cu_seqlens_q_padded"] is None
-
-
-def test_labels_that_are_shifted_already_are_handed_to_megatron_as_they_are():
-    sample = {"input_ids": [1, 2, 3, 4], "labels": [2, 3, 4, -100]}
-    batch = PackCollator(mask_first_label=False)([sample])
-    sharding = shard_per_document([4], 2)
-    fields, _ = to_megatron_shard(batch, sharding, 0, labels_shifted=True)
-    assert fields["labels"].tolist() == [[2, -100]]
-    assert fields["loss_mask"].tolist() == [[1.0, 0.0]]
-    with pytest.raises(CollateError, match="labels_shifted=True"):
-        to_megatron_shard(batch, sharding, 0)
-
-
 def test_a_sharding_that_megatrons_attention_does_not_know_is_refused():
     batch = PackCollator()([{"input_ids": [1] * n} for n in (4, 12)])
     with pytest.raises(ConfigurationError, match=r"per-sequence .* not the cut .* own_attention=T"):

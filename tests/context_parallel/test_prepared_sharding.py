@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 from threaded_ranks import ThreadCollectives, on_ranks
 
-from evenstep.context_parallel import PreparedSharding, prepare
-from evenstep.context_parallel.collectives import Collectives
-from evenstep.context_parallel.kernels import KERNELS
+from evenstep.context_parallel import prepare
 from evenstep.errors import ConfigurationError, MismatchError, PeerError
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
 
@@ -57,23 +54,3 @@ def test_ranks_that_differ_or_fail_raise_on_every_rank(monkeypatch: pytest.Monke
     errors = prepared(monkeypatch, [one] * 2)
     assert [type(error) for error in errors] == [ConfigurationError] * 2
     assert "the group has 2 ranks, and the sequence is cut over 3" in str(errors[0])
-
-
-def test_a_device_without_an_index_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.current_device", lambda: 3)
-    built: list[torch.device] = []
-    monkeypatch.setitem(KERNELS, "sdpa", lambda sharding, rank, where: built.append(where))
-    sharding = shard_per_document(LENGTHS, 1)
-    for device, index in (("cuda", 3), ("cuda:1", 1), ("cpu", None)):
-        made = PreparedSharding(
-            sharding, Collectives(), device=torch.device(device), backend="sdpa"
-        )
-        ready = prepare(sharding, device=device, backend="sdpa", check=False)
-        assert made.device == ready.device == torch.device(device.split(":")[0], index)
-        assert built[-2:] == [made.device] * 2
-
-
-def test_without_process_groups_one_rank_is_alone_and_several_are_refused() -> None:
-    assert prepare(shard_per_document(LENGTHS, 1), device="cpu").rank == 0
-    with pytest.raises(ConfigurationError, match=r"2 .* ranks needs torch\.distributed"):
-        prepare(shard_per_document(LENGTHS, 2), device="cpu")

@@ -32,10 +32,8 @@ from cache_worker import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.data import Source, block_cache
-from evenstep.data.block_cache import BlockCache
-from evenstep.data.source_files import list_files
-from evenstep.errors import ConfigurationError, StorageError
+from evenstep.data import block_cache
+from evenstep.errors import StorageError
 
 BLOCKS = 30
 
@@ -119,30 +117,6 @@ def test_any_reads_give_the_bytes_of_the_file_within_the_limit(
     assert file.cache is not None
     if room >= BLOCKS and not any(how for _, _, how, _ in steps):
         assert file.cache.counts.misses <= BLOCKS  # each at most once
-
-
-def test_what_was_used_longest_ago_is_evicted(path: Path, tmp_path: Path) -> None:
-    file = cached(path, tmp_path / "cache", 8 * FILE)
-
-    def read(number: int) -> int:
-        """How many blocks were fetched."""
-        assert file.cache is not None
-        before = file.cache.counts.misses
-        with file.open() as opened:
-            opened.seek(number * BLOCK)
-            opened.read(10)
-        time.sleep(0.01)  # longer than the clock of a file system may stand still
-        return file.cache.counts.misses - before
-
-    assert [read(n) for n in (0, 1, 2, 3, 4, 5, 6, 7)] == [1] * 8
-    assert [read(n) for n in (0, 1)] == [0, 0]
-    assert [read(n) for n in (8, 9)] == [1, 1]
-    assert [read(n) for n in (0, 1, 4, 5, 6, 7, 8, 9)] == [0] * 8
-    assert [read(n) for n in (2, 3)] == [1, 1]
-    assert file.cache is not None
-    assert file.cache.counts.evicted_bytes == 4 * FILE
-    assert file.cache.counts.served_bytes == 10 * BLOCK
-    assert held(tmp_path / "cache") == 8 * FILE
 
 
 @pytest.fixture(scope="module")
@@ -251,30 +225,6 @@ def test_a_killed_process_that_fetches_is_followed_at_once(
     assert sorted(names) == [f"{n}.block" for n in range(3)]
 
 
-def test_a_process_that_hangs_is_waited_for_for_a_while(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    monkeypatch.setattr(block_cache, "_PATIENCE", 0.05)
-    file, folder = cached(path, tmp_path / "cache", 1 << 20), tmp_path / "cache"
-    assert file.cache is not None
-    content, at_once = path.read_bytes(), threading.Event()
-
-    def never(begin: int, end: int) -> bytes:
-        at_once.wait(20)
-        return content[begin:end]
-
-    hung = threading.Thread(target=file.cache.read, args=(file, 0, 10, never))
-    hung.start()
-    while not list(folder.glob("*.part")) if folder.exists() else True:
-        time.sleep(0.001)
-    other = cached(path, folder, 1 << 20)
-    with other.open() as opened:
-        assert opened.read(10) == content[:10]
-    at_once.set()
-    hung.join()
-    assert [record.message for record in caplog.records if "has locked" in record.message]
-
-
 def test_a_full_disk_is_one_warning_and_files_are_read(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -337,29 +287,3 @@ def test_a_changed_file_is_never_mixed_with_what_it_was(path: Path, tmp_path: Pa
             opened.read()
     with cached(path, tmp_path / "cache", 1 << 20).open() as opened:
         assert opened.read() == now
-
-
-def test_files_of_this_machine_are_read_where_they_are(path: Path, tmp_path: Path) -> None:
-    (file,) = list_files(Source("s", str(path), cache=BlockCache(tmp_path / "cache")))
-    assert file.cache is None
-
-
-def test_a_cache_that_is_not_possible_is_refused(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for limit, wrong in ((FILE - 1, "at least"), (1.5, "integer"), (None, "limit=None")):
-        with pytest.raises((ConfigurationError, TypeError), match=wrong):
-            BlockCache(tmp_path, limit)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="is a file; name a folder"):
-        BlockCache(path)
-    with pytest.raises(ConfigurationError, match=r"cache='/x' of source 's' must be a BlockCache"):
-        Source("s", "s3://a/b.jsonl", cache="/x")  # type: ignore[arg-type]
-    monkeypatch.setenv("EVENSTEP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("EVENSTEP_CACHE_BYTES", "2TB")
-    with pytest.raises(ConfigurationError, match="EVENSTEP_CACHE_BYTES=2TB must be a number"):
-        list_files(Source("s", f"chaos://{path}"))
-    monkeypatch.setenv("EVENSTEP_CACHE_BYTES", str(3 * FILE))
-    (file,) = list_files(Source("s", f"chaos://{path}"))
-    with file.open() as opened:
-        assert opened.read() == path.read_bytes()
-    assert held(tmp_path / "cache") == 3 * FILE - 300

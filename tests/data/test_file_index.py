@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import multiprocessing
-import os
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -88,19 +86,6 @@ def test_a_file_is_read_once_to_open_it_and_again_after_it_has_changed(tmp_path,
             open_reader(Source("s", str(tmp_path / "empty.jsonl")))
 
 
-def test_a_file_that_kept_its_size_and_time_of_modification_is_read_again(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(lines(200) + lines(100, 1000))
-    source = Source("s", str(path), shuffle=False, block=7)
-    before = open_reader(source).fingerprint
-    known = path.stat()
-    path.write_text(lines(100, 1000) + lines(200))  # lines end elsewhere
-    os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
-    assert path.stat().st_size == known.st_size
-    assert open_reader(source).fingerprint != before
-    assert numbers(source) == [*range(1000, 1100), *range(200)]
-
-
 def test_a_sample_of_a_tar_file_is_read_by_itself(tmp_path, read):
     write_tar(tmp_path / "0.tar", [(f"{k:04}.bin", bytes([k % 251]) * 100_000) for k in range(40)])
     with open_reader(Source("s", str(tmp_path / "0.tar"), shuffle=False)) as reader:
@@ -127,17 +112,6 @@ def test_a_damaged_index_is_made_again(tmp_path, folder, read, damage):
     with open_reader(source) as reader:
         assert reader.size == 300
     assert read == []
-
-
-def test_an_index_that_cannot_be_kept_is_a_warning(tmp_path, monkeypatch, caplog):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv(file_index.FOLDER_VARIABLE, str(tmp_path / "file"))
-    path = tmp_path / "a.jsonl"
-    path.write_text(lines(300))
-    with caplog.at_level(logging.WARNING, "evenstep"):
-        assert numbers(Source("s", str(path), shuffle=False)) == list(range(300))
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "set EVENSTEP_INDEX to a folder that can be written" in said
 
 
 def write(path: Path, first: int) -> None:
@@ -203,20 +177,6 @@ def test_an_opened_file_is_not_read_by_the_next_start(
     assert (counts.kept, counts.made) == (2, 1)
 
 
-def test_a_file_whose_version_is_its_size_alone_is_read_each_time(
-    tmp_path, monkeypatch, folder, far_reads
-):
-    original = chaos_storage.ChaosFileSystem._info
-    monkeypatch.setattr(
-        chaos_storage.ChaosFileSystem, "_info", lambda *given: {**original(*given), "ETag": ""}
-    )
-    path = tmp_path / "0.jsonl"
-    for first in (100, 200):
-        write(path, first)
-        assert numbers(Source("s", f"chaos://{path}", shuffle=False)) == [*range(first, first + 50)]
-    assert packs(folder) == []
-
-
 def add(number: int) -> None:
     packs = file_index._Packs("numbers", "folder")
     packs.add({f"{number:032}": b"%d" % number})
@@ -232,17 +192,3 @@ def test_many_writers_lose_nothing_and_leave_few_packs(folder):
     found = file_index._Packs("numbers", "folder").read()
     assert found == {f"{n:032}": b"%d" % n for n in range(51)}
     assert len(packs(folder)) < 2 * file_index._MANY
-
-
-def test_what_was_found_is_kept_before_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_index, "_AT_ONCE", 2)
-    write_tar(tmp_path / "0.tar", [("0.cls", b"0")])
-    write_tar(tmp_path / "1.tar", [("1.cls", b"1")])
-    (tmp_path / "2.tar").write_bytes(b"x" * 2000)
-    for kept in (0, 2):
-        with (
-            file_index.watched() as counts,
-            pytest.raises(ConfigurationError, match=r"2\.tar cannot be read as a tar file"),
-        ):
-            open_reader(Source("s", str(tmp_path / "*.tar")))
-        assert counts.kept == kept

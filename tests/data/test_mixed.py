@@ -8,15 +8,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import datasets
 import numpy as np
 import pytest
 from torch.utils.data import IterableDataset
 
 import evenstep
 from evenstep.data.mixed_order import MixtureOrder
-from evenstep.errors import ConfigurationError, MismatchError, SampleError
-from evenstep.mixture import FeedbackSchedule, LengthCurriculum, Staged, WarmUp
+from evenstep.errors import ConfigurationError, MismatchError
+from evenstep.mixture import FeedbackSchedule, LengthCurriculum
 
 SIZES = {"code": 300, "chat": 120, "web": 40}
 WEIGHTS = {"code": 0.6, "chat": 0.3, "web": 0.1}
@@ -139,40 +138,6 @@ def test_a_source_is_read_as_often_as_is_said() -> None:
     assert {counts["code", row] for row in range(300)} == {1}
 
 
-def test_steps_of_a_schedule_count_on_from_epoch_to_epoch() -> None:
-    weights = Staged(
-        {0: {"code": 1}, 3: {"chat": 1}, 5: WarmUp(start=WEIGHTS, end=WEIGHTS, steps=1)}
-    )
-    made = order(weights=weights, samples_per_epoch=20, samples_per_step=10)
-    names = [name for epoch in range(3) for name, _ in drawn(made, epoch)]
-    assert names[:50] == ["code"] * 30 + ["chat"] * 20
-    assert Counter(names[50:]) == {"code": 6, "chat": 3, "web": 1}
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_by_tokens_a_weight_is_a_share_of_tokens(streamed: bool) -> None:
-    options = {"by": "tokens", "samples_per_epoch": 400}
-    if streamed:
-        samples = identities(stream(stop="repeat", **options))
-    else:
-        made = order(lengths=LENGTHS, samples_per_step=25, **options)
-        samples = [sample for epoch in range(3) for sample in drawn(made, epoch)]
-    tokens: Counter[str] = Counter()
-    for name, row in samples:
-        tokens[name] += int(LENGTHS[name][row])
-    longest = max(int(lengths.max()) for lengths in LENGTHS.values())
-    for name, weight in WEIGHTS.items():
-        assert abs(tokens[name] - weight * tokens.total()) <= 2 * longest
-
-
-def test_a_curriculum_draws_short_samples_first() -> None:
-    curriculum = LengthCurriculum({0: 10, 6: None}, linear=False)
-    made = order(curriculum=curriculum, lengths=LENGTHS, samples_per_step=10, stop="all_exhausted")
-    samples = drawn(made)
-    assert max(int(LENGTHS[name][row]) for name, row in samples[:60]) <= 10
-    assert len(set(samples)) == len(samples) == sum(SIZES.values())
-
-
 def test_reports_count_from_the_next_epoch_on_and_are_in_the_state() -> None:
     def by_loss(last: Any, signals: Any) -> dict[str, float]:
         return dict(signals["loss_by_source"])
@@ -212,21 +177,6 @@ def test_a_state_begins_its_epoch_and_refuses_other_draws_in_the_middle_of_it() 
 
 
 # As a dataset
-
-
-def test_an_index_is_that_of_a_source_and_a_row() -> None:
-    mixture = evenstep.Mixture(ROWS, WEIGHTS)
-    assert len(mixture) == 460
-    assert (mixture.source_of(0), mixture.source_of(300), mixture.source_of(459)) == tuple(SIZES)
-    assert [mixture[i] for i in range(460)] == list(itertools.chain(*ROWS.values()))
-    with pytest.raises(IndexError, match="460"):
-        mixture[460]
-    assert Counter(map(mixture.source_of, mixture.typical(50, 0).tolist()))["code"] > 20
-
-
-def test_datasets_of_hugging_face_are_mixed() -> None:
-    given = {name: datasets.Dataset.from_list(each) for name, each in ROWS.items()}
-    assert drawn(order(datasets=given)) == drawn(order())
 
 
 @pytest.mark.parametrize(
@@ -331,9 +281,3 @@ def test_a_pass_after_one_that_was_left_begins_at_the_beginning() -> None:
 def test_what_streams_cannot_do_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         stream(**options)
-
-
-def test_a_source_without_samples_is_no_endless_one() -> None:
-    mixed = evenstep.Mixture({"code": Streamed("code", 0)}, {"code": 1}, samples_per_epoch=5)
-    with pytest.raises(SampleError, match="'code' yields no sample"):
-        list(mixed)

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from evenstep.data import Source, open_reader
 from evenstep.data.resumable import dataset_fingerprint
-from evenstep.errors import ConfigurationError, InvariantError, SampleError
+from evenstep.errors import ConfigurationError, SampleError
 
 
 class Squares(Dataset):
@@ -81,12 +81,6 @@ def test_iterable_order_and_seeking(kind):
     assert [item.sample["id"] for item in first] == list(range(50))
 
 
-def test_a_function_that_makes_a_dataset_or_an_iterator():
-    made = functools.partial(Squares, 20)
-    check_order_and_seeking(lambda: Source("s", made, block=6), 20)
-    check_order_and_seeking(lambda: Source("s", functools.partial(numbers, 20)), 20)
-
-
 def test_a_stream_that_tells_its_place_is_not_read_again():
     dataset = Keeping(1000)
     with open_reader(Source("s", dataset)) as reader:
@@ -100,24 +94,6 @@ def test_a_stream_that_tells_its_place_is_not_read_again():
     with open_reader(Source("s", plain)) as reader:
         assert [i.sample["id"] for i in take(reader, 5, 890)] == list(range(890, 895))
         assert plain.made == 895
-
-
-class Returning(Keeping):
-    """One that begins every pass where it was told to, as those of Hugging Face do."""
-
-    def __iter__(self):
-        begin = self.at
-        for number in range(begin, self.count):
-            self.at = number + 1
-            yield {"id": number}
-        self.at = begin
-
-
-def test_a_place_that_was_loaded_is_left_again_after_its_pass():
-    with open_reader(Source("s", Returning(600))) as reader:
-        take(reader, 600)
-        ids = [item.sample["id"] for item in take(reader, 700, 550)]
-    assert ids == [*range(550, 600), *range(600), *range(50)]
 
 
 def test_each_pass_is_told():
@@ -178,11 +154,6 @@ def test_a_hugging_face_dataset_is_identified_by_its_rows():
     assert all(identity(other) != identity(one) for other in others)
 
 
-def test_a_package_of_the_users_own_may_be_named_datasets(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Squares, "__module__", "datasets.squares")
-    assert dataset_fingerprint(Squares(3), iterable=False)["fingerprint"] is None
-
-
 def test_what_is_wrong_with_a_dataset_is_named():
     with open_reader(Source("s", Squares(30, bad=17), block=10, shuffle=False)) as reader:
         assert len(take(reader, 17)) == 17
@@ -209,12 +180,3 @@ def test_what_is_wrong_with_a_dataset_is_named():
 
     with pytest.raises(SampleError, match=r"s\[0\]\[1\].*OSError: net"):
         take(open_reader(Source("s", Breaking(3))), 2)
-
-
-def test_two_iterators_of_one_stream_are_refused():
-    with open_reader(Source("s", Stream(30))) as reader:
-        one = reader.read()
-        next(one)
-        next(reader.read(5))
-        with pytest.raises(InvariantError, match="'s' is read from two positions at once"):
-            next(one)

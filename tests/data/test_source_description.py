@@ -32,10 +32,6 @@ def nothing(sample):
     return None
 
 
-def image_and_text(sample):
-    return {"text": len(sample["input_ids"]), "image": 256}
-
-
 def test_a_transform_is_applied_to_every_sample_or_left_to_who_asks():
     source = Source("s", SAMPLES[:10], transform=functools.partial(add, amount=5), shuffle=False)
     with open_reader(source) as reader:
@@ -78,28 +74,6 @@ def test_credentials_are_not_in_the_text_of_a_source():
     assert "hidden" not in repr(source)
 
 
-def test_lengths_are_by_modality():
-    assert Source("s", SAMPLES).measure(SAMPLES[4], 0, 4) == {"text": 5}
-    source = Source("s", SAMPLES, lengths=image_and_text)
-    assert source.measure(SAMPLES[4], 0, 4) == {"text": 5, "image": 256}
-    with pytest.raises(SampleError, match=r"length of sample s\[2\]\[4\] cannot be determined"):
-        Source("s", SAMPLES).measure({}, 2, 4)
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("s3://bucket/code/*.parquet", "parquet"),
-        ("a/b.JSONL", "jsonl"),
-        ("a.ndjson", "jsonl"),
-        (["x/1.tar", "x/2.tgz"], "webdataset"),
-        (SAMPLES, "dataset"),
-    ],
-)
-def test_formats_are_known_by_suffix(path, kind):
-    assert Source("s", path).kind == kind
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -118,24 +92,6 @@ def test_formats_are_known_by_suffix(path, kind):
 def test_arguments_that_make_no_sense_are_refused(arguments, says):
     with pytest.raises(ConfigurationError, match=says):
         Source(**{"name": "s", "data": "a.jsonl", **arguments})
-
-
-def test_a_url_without_its_package_or_protocol_says_so():
-    pytest.importorskip("fsspec")
-    with pytest.raises(ConfigurationError, match=r"nosuch://a.jsonl is not a URL"):
-        open_reader(Source("s", "nosuch://a.jsonl"))
-    try:
-        import s3fs  # noqa: F401
-    except ImportError:
-        with pytest.raises(ImportError, match=r"source 's' reads s3://b/a.jsonl.*s3fs"):
-            open_reader(Source("s", "s3://b/a.jsonl"))
-
-
-def test_a_bad_position_is_refused():
-    with open_reader(Source("s", SAMPLES)) as reader:
-        for bad in (-1, 1.5, True):
-            with pytest.raises(ConfigurationError, match="position="):
-                next(reader.read(bad))
 
 
 def test_the_code_on_sources_of_the_page_on_mixtures_runs(tmp_path, monkeypatch):

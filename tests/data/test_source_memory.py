@@ -81,17 +81,6 @@ def resident(path: Path, *, room: int, on: int, alone: int = 0) -> list[float]:
     return found
 
 
-@pytest.mark.slow
-def test_with_room_for_all_each_source_holds_one_row_group(path: Path) -> None:
-    opened, reading, further, last = resident(path, room=1024, on=3 * ROWS // 2, alone=40_000)
-    assert opened < 0.1 * SOURCES + 2
-    # More than one row group would be about twice as much; less than one is not possible.
-    assert 0.9 * GROUP * SOURCES < reading < 1.5 * GROUP * SOURCES
-    assert further < 1.5 * GROUP * SOURCES
-    # The rows that are Python objects already are kept: a quarter of a MiB of each source.
-    assert last < 4 * GROUP + 0.6 * SOURCES
-
-
 def test_sources_together_hold_no_more_than_there_is_room_for(path: Path) -> None:
     room = 12
     opened, reading, further, _ = resident(path, room=room, on=ROWS // 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ from source_checks import check_order_and_seeking, take
 from evenstep.data import Source, open_reader
 from evenstep.data.row_groups import SizedCache
 from evenstep.data.source_files import SourceFile
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import ConfigurationError
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -55,12 +54,6 @@ def decoded(monkeypatch):
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
     return groups
-
-
-def test_a_row_group_is_decoded_once_where_there_is_room_for_all_its_rows(corpus, decoded):
-    with open_reader(Source("s", corpus.glob)) as reader:
-        take(reader, 72)
-    assert len(decoded) == 8  # 3 + 1 + 4
 
 
 @pytest.mark.parametrize("room", [60, 100, 300])
@@ -157,25 +150,6 @@ def test_a_list_of_paths_is_one_source_and_no_file_comes_twice(corpus):
     assert ids == [*range(25, 32), *range(25), *range(32, 72)]  # a, b, c
 
 
-def test_a_corpus_that_is_moved_is_the_same_and_one_that_changes_is_not(corpus, tmp_path_factory):
-    moved = tmp_path_factory.mktemp("moved")
-    for path in corpus.paths:
-        (moved / Path(path).name).write_bytes(Path(path).read_bytes())
-    with (
-        open_reader(Source("s", corpus.glob)) as one,
-        open_reader(Source("s", f"{moved}/*.parquet")) as other,
-    ):
-        saved = one.fingerprint
-        assert other.fingerprint == saved
-    (moved / "a.parquet").unlink()
-    fewer = open_reader(Source("s", f"{moved}/*.parquet"))
-    assert (saved["files"], fewer.fingerprint["files"]) == (3, 2)
-    for change in ({"transform": str}, {"columns": ["id"]}, {"shuffle": False}, {"seed": 3}):
-        changed = open_reader(Source("s", corpus.glob, **change))
-        (name,) = change
-        assert {**changed.fingerprint, name: saved[name]} == saved != changed.fingerprint
-
-
 def test_another_schema_than_the_first_files_is_named(corpus):
     table = arrow.table({"id": ["x"], "text": ["y"], "n": [1.5]})
     parquet.write_table(table, corpus.folder / "d.parquet")
@@ -202,12 +176,3 @@ def test_what_cannot_be_read_is_named(corpus):
     parquet.write_table(arrow.table({"id": []}), corpus.folder / "e.parquet")
     with pytest.raises(ConfigurationError, match="source 's' has no samples"):
         open_reader(Source("s", f"{corpus.folder}/e.parquet"))
-
-
-def test_a_file_that_goes_while_it_is_read_is_named_with_its_row_group(corpus):
-    with open_reader(Source("s", corpus.paths[0])) as reader:
-        items = reader.read()
-        next(items)
-        os.unlink(corpus.paths[0])
-        with pytest.raises(SampleError, match=r"sample s\[\d\] \(row group \d of .*b.parquet\)"):
-            list(items)

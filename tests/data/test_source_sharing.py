@@ -13,7 +13,6 @@ import pyarrow.parquet
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
-from source_checks import write_tar
 
 from evenstep.data import Source, open_reader
 from evenstep.service.source_loader.source_stream import SourceStream, Stretch
@@ -73,23 +72,3 @@ class BufferedFile(AbstractBufferedFile):
 
 
 fsspec.register_implementation("buffered", Buffered, clobber=True)
-
-
-def test_as_much_is_read_ahead_as_is_read_in_order(tmp_path: Path):
-    size, count = 20_000, 320
-    files = [(f"{n:04}.bin", n.to_bytes(2, "big") * (size // 2)) for n in range(count)]
-    write_tar(tmp_path / "0.tar", files)
-    whole = (tmp_path / "0.tar").stat().st_size
-    with open_reader(Source("s", f"buffered://{tmp_path}/0.tar")) as reader:
-        Buffered.fetched.clear()
-        found = [item.sample["bin"] for item in reader.read(passes=1)]
-        assert found == [content for _, content in files]
-        assert sum(Buffered.fetched) < 1.1 * whole
-        assert len(Buffered.fetched) < whole / 300_000
-        Buffered.fetched.clear()
-        for begin in range(0, count, 8 * STRIPE):  # one reader of eight
-            stream = reader.read(begin)
-            assert [next(stream).sample["bin"] for _ in range(STRIPE)] == found[
-                begin : begin + STRIPE
-            ]
-        assert sum(Buffered.fetched) < 2.5 * whole / 8

@@ -128,14 +128,6 @@ def test_an_outage_longer_than_its_patience_is_one_error_and_then_is_over(
             open_reader(source)
 
 
-def test_what_does_not_pass_is_not_tried_again(corpus: Path, tmp_path: Path) -> None:
-    storage = ControlledStorage(tmp_path)
-    with open_reader(far(corpus, "jsonl", control=storage.path, patience=600)) as reader:
-        storage.fail("forbidden", "read")
-        with pytest.raises(StorageError, match=r"ForbiddenError.*does not pass.*not tried again"):
-            next(reader.read())
-
-
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
@@ -204,20 +196,6 @@ def store() -> Any:
     for k in range(AT_ONCE):
         memory.pipe(f"/meeting/{k}.jsonl", b'{"a": %d}\n' % k)
     return memory
-
-
-def test_sources_are_opened_at_once_and_come_in_order(store: Any) -> None:
-    sources = [Source(f"s{k}", f"meeting://meeting/{k}.jsonl") for k in range(AT_ONCE)]
-    sources.insert(1, Source("dataset", [{"a": 1}] * 5))
-    readers = open_readers(sources, seed=3)
-    assert [reader.source for reader in readers] == sources
-    assert [reader.size for reader in readers] == [1, 5, 1, 1, 1]
-    assert {reader.seed for reader in readers} == {3}
-
-
-def test_files_of_a_source_are_opened_at_once(store: Any) -> None:
-    (reader,) = open_readers([Source("s", "meeting://meeting/*.jsonl")])
-    assert reader.size == AT_ONCE
 
 
 def test_the_first_source_that_cannot_be_opened_is_named_and_none_stays_open(

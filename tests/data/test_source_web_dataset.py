@@ -47,14 +47,6 @@ def test_order_and_seeking(shards):
         assert item.sample["bin"] == bytes([item.index])
 
 
-def test_samples_are_those_of_the_library(shards):
-    paths = [shards.replace("*", str(k)) for k in range(3)]
-    plain = webdataset.WebDataset(paths, shardshuffle=False, empty_check=False).decode()
-    with open_reader(Source("s", shards, shuffle=False, columns=["__key__", "txt"])) as reader:
-        found = [item.sample for item in reader.read(passes=1)]
-    assert found == [{"__key__": s["__key__"], "txt": s["txt"]} for s in plain]
-
-
 class Program:
     """Runs where it is unpickled."""
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from documents import Documents
 from evenstep.data import SplitDocuments
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import SampleError
 
 DOCUMENTS = Documents(40, prompts=True)
 
@@ -54,16 +54,3 @@ def test_what_cannot_be_cut_is_refused_rather_than_repeated() -> None:
     split = SplitDocuments([Opaque()], 3, lengths=[5], length_fn=lambda sample: 5)
     with pytest.raises(SampleError, match="these are not one sequence of input_ids in a Opaque"):
         split[0]
-
-
-def test_what_is_wrong_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="3 lengths for a dataset of 40"):
-        SplitDocuments(DOCUMENTS, 20, lengths=[1, 2, 3])
-    stale = SplitDocuments(DOCUMENTS, 20, lengths=DOCUMENTS.lengths + 1)
-    with pytest.raises(SampleError, match=r"document 0 has .* count them again"):
-        stale[0]
-
-
-def test_another_split_is_another_dataset() -> None:
-    of = {SplitDocuments(DOCUMENTS, n, lengths=DOCUMENTS.lengths).fingerprint for n in (20, 21)}
-    assert len(of) == 2

@@ -13,7 +13,7 @@ import torch
 
 import evenstep
 from documents import Documents
-from evenstep.cost import UNKNOWN_MODEL, TokenCost, VisionLanguageCost
+from evenstep.cost import UNKNOWN_MODEL, VisionLanguageCost
 from evenstep.integrations.job_facts import take_cost, waits_at_updates
 from evenstep.plan import Policy
 
@@ -73,17 +73,6 @@ def test_a_measured_cost_begins_with_that_of_the_model() -> None:
     both: Any = evenstep.cost_of(PICTURES, vision=True)
     language = evenstep.MeasuredCost(per_token=text.per_token, per_pair=text.per_pair)
     assert loader.policy.cost == replace(both, language=language)
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [evenstep.Even(256, cost=TokenCost()), evenstep.TokenBudget(256)],
-    ids=["given", "other"],
-)
-def test_a_cost_that_was_given_and_other_policies_stay(policy: Policy) -> None:
-    loader = loader_of(policy)
-    loader.take_cost(Model())
-    assert loader.policy == policy
 
 
 def test_of_several_models_or_none_with_a_configuration_no_cost_is_taken() -> None:

@@ -35,19 +35,6 @@ def test_a_release_without_a_hook_is_refused_by_the_name_of_the_hook() -> None:
         releases.check_hooks("numpy", Documents, "__len__", "begin")
 
 
-def test_a_trainer_that_is_missing_is_told_with_how_to_install_it() -> None:
-    with (
-        pytest.raises(
-            ImportError,
-            match=r"^evenstep\.integrations\.boxed needs boxes \(No module named 'no_boxes'\); "
-            r"pip install boxes$",
-        ) as caught,
-        releases.importing("boxed", "boxes"),
-    ):
-        import no_boxes  # noqa: F401
-    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
-
-
 def test_a_batch_without_loss_has_no_label_that_counts() -> None:
     batch = evenstep.PadCollator()([DOCUMENTS[0], DOCUMENTS[1]])
     batch["shift_labels"] = batch["labels"].clone()
@@ -80,24 +67,6 @@ def test_values_to_log_are_those_of_the_steps_since_the_last_log() -> None:
         assert math.isfinite(taken["composition"])
     assert tokens == DOCUMENTS.lengths.sum()
     assert values.take() == {}
-
-
-@pytest.mark.slow
-def test_an_estimate_of_steps_is_close() -> None:
-    loader = loader_of()
-    estimate = estimate_steps(loader)
-    assert estimate is not None
-    steps = sum(1 for _ in loader)
-    assert abs(estimate - steps) <= 0.1 * steps
-
-
-class Stream(torch.utils.data.IterableDataset):
-    def __iter__(self) -> Any:
-        return iter(DOCUMENTS)
-
-
-def test_there_is_no_estimate_for_samples_that_nobody_can_count() -> None:
-    assert estimate_steps(evenstep.DataLoader(Stream(), policy=evenstep.Even(256))) is None
 
 
 def saved_in_mid_epoch(rank: Rank, folder: Path) -> list[int]:

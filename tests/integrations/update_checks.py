@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -34,12 +33,6 @@ class Update:
     steps: int = 0
     loss: float = 0.0
     gradient: torch.Tensor | None = None
-
-
-SIZES = SimpleNamespace(
-    num_hidden_layers=2, hidden_size=8, num_attention_heads=1, intermediate_size=16, vocab_size=64
-)
-"""A model's configuration."""
 
 
 def loader_of(accumulate: int | None = 1, **options: Any) -> evenstep.DataLoader:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import evenstep
 from documents import Documents
-from evenstep.errors import CollateError, ConfigurationError
+from evenstep.errors import ConfigurationError
 from loader_options import grouped
 
 COUNT = 23
@@ -153,15 +153,3 @@ def test_what_an_epoch_depends_on_cannot_be_set_later(name: str) -> None:
     ):
         with pytest.raises(ValueError, match=name):
             setattr(loader, name, 3)
-
-
-def test_a_packed_policy_packs_and_refuses_what_pads() -> None:
-    loader = evenstep.DataLoader(Documents(40), policy=PACKED)
-    for batch, step in loader.steps():
-        assert batch["input_ids"].numel() == step.tokens == step.padded_tokens <= 500
-    padding = evenstep.DataLoader(
-        Documents(40), policy=PACKED, collate_fn=lambda samples: evenstep.PadCollator()(samples)
-    )
-    said = r"step \d+ of epoch 0 on rank 0: .* over max_tokens=500 without padding"
-    with pytest.raises(CollateError, match=said):
-        list(padding)

@@ -149,10 +149,6 @@ def test_tuples_of_an_image_and_its_class(name: str) -> None:
     check(Samples(image, IMAGES[name]), batch_size=4)
 
 
-def test_workers() -> None:
-    check(Samples(text, with_labels([1, None])), num_workers=1, **POLICIES["packed"])
-
-
 @pytest.mark.parametrize("bad", [None, with_labels([[1], [2, 3]])])
 def test_streams(bad: Any) -> None:
     check(Stream(Samples(text, bad)), policy=evenstep.Even(32))
@@ -213,46 +209,6 @@ def passes(dataset: Any, **options: Any) -> list[Any]:
     return [step for _, step in evenstep.DataLoader(dataset, **options).steps()]
 
 
-def test_the_remedies_for_tokens_work() -> None:
-    nested = Samples(text, {"input_ids": [[1, 2]], "labels": [1, 2]})
-    with pytest.raises(SampleError, match=r"take \[0\].*pass length_fn="):
-        passes(nested, policy=evenstep.Even(32))
-    assert passes(Samples(text, {"input_ids": [[1, 2]][0], "labels": [1, 2]}), **POLICIES["Even"])
-
-    def first(samples: list[Any]) -> Any:
-        tokens = [np.ravel(sample["input_ids"]) for sample in samples]
-        return evenstep.PadCollator()([{"input_ids": row, "labels": row} for row in tokens])
-
-    length_fn = evenstep.SampleCounts(
-        tokens=lambda sample: np.size(sample["input_ids"]),
-        supervised=lambda sample: np.size(sample["input_ids"]) - 1,
-    )
-    assert passes(nested, **POLICIES["Even"], length_fn=length_fn, collate_fn=first)
-    assert passes(
-        Samples(lambda index: {"text": index}, {"text": 1}),
-        **POLICIES["Even"],
-        collate_fn=evenstep.PreparingCollator(
-            collate_fn=lambda rows: {
-                "input_ids": torch.tensor([[row["text"] + 1, 2] for row in rows]),
-                "labels": torch.tensor([[row["text"] + 1, 2] for row in rows]),
-            }
-        ),
-    )
-
-
-def test_the_remedies_for_labels_work() -> None:
-    texts = Samples(text, with_labels(["a", "b"]))
-    with pytest.raises(SampleError, match=r"SampleCounts\(supervised="):
-        passes(texts, **POLICIES["Even"])
-
-    def known(samples: list[Any]) -> Any:
-        rows = [{"input_ids": s["input_ids"], "labels": s["input_ids"]} for s in samples]
-        return evenstep.PadCollator()(rows)
-
-    counts = evenstep.SampleCounts(supervised=lambda sample: len(sample["input_ids"]) - 1)
-    assert passes(texts, **POLICIES["Even"], length_fn=counts, collate_fn=known)
-
-
 def masking(samples: list[Any]) -> Any:
     """Masks after the labels were counted."""
     batch = evenstep.PadCollator()(samples)
@@ -292,18 +248,6 @@ def test_either_way_to_read_labels_may_be_said(labels: str) -> None:
     assert sum(s.supervised_tokens for s in steps) == sum(
         len(text(i)["input_ids"]) - 1 + first for i in range(COUNT)
     )
-
-
-def test_a_packed_row_that_lost_its_first_labels_may_keep_them() -> None:
-    def shifted(index: int) -> Any:
-        tokens = text(index)["input_ids"]
-        return {"input_ids": tokens, "labels": [*tokens[1:], -100]}
-
-    dataset = Samples(shifted, shifted(BAD))
-    masks = evenstep.PackCollator(mask_first_label=True)
-    with pytest.raises(CollateError, match="leave mask_first_label out of PackCollator"):
-        passes(dataset, **POLICIES["packed"], collate_fn=masks)
-    assert passes(dataset, **POLICIES["packed"], collate_fn=evenstep.PackCollator())
 
 
 class WithoutPackage(Dataset[Any]):

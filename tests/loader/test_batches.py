@@ -1,5 +1,5 @@
-"""What comes out of a loader in one process: content, order, coverage, information; how passes end;
-and batches in page-locked memory."""
+"""What comes out of a loader in one process: content, order, coverage, information; how passes
+end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import os
 import signal
 import threading
 import time
-from collections import OrderedDict, namedtuple
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ import torch
 import evenstep
 from documents import Documents
 from evenstep.errors import LoaderDiedError
-from evenstep.loader.iterator import pin
 from loader_options import grouped
 
 COUNT = 203
@@ -136,46 +133,3 @@ def test_without_workers_samples_are_not_measured_while_a_batch_is_collated() ->
         accumulate=1,
     )
     assert sum(map(len, loader)) == 200
-
-
-Pair = namedtuple("Pair", ["left", "right"])
-
-
-class Page:
-    """Stands for a tensor, since a tensor can be pinned where there is an accelerator only."""
-
-    def __init__(self, pinned: bool = False) -> None:
-        self.pinned = pinned
-
-    def pin_memory(self) -> Page:
-        return Page(True)
-
-
-@dataclass
-class Record:
-    page: Any
-    note: str
-
-
-@pytest.mark.parametrize(
-    ("batch", "pages"),
-    [
-        (Page(), lambda b: [b]),
-        ({"a": Page(), "b": [Page(), 3]}, lambda b: [b["a"], b["b"][0]]),
-        (OrderedDict(a=(Page(), "text")), lambda b: [b["a"][0]]),
-        (Pair(Page(), None), lambda b: [b.left]),
-        (Record(Page(), "note"), lambda b: [b.page]),
-    ],
-    ids=["bare", "nested", "ordered", "named tuple", "dataclass"],
-)
-def test_all_that_can_be_pinned_is_and_the_rest_stays(batch: Any, pages: Any) -> None:
-    pinned = pin(batch)
-    assert type(pinned) is type(batch)
-    assert all(page.pinned for page in pages(pinned))
-    assert not any(page.pinned for page in pages(batch))
-    assert pin({"kind": Record, "none": None}) == {"kind": Record, "none": None}
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
-def test_tensors_are_pinned() -> None:
-    assert pin({"x": torch.ones(3)})["x"].is_pinned()

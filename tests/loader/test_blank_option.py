@@ -13,7 +13,7 @@ pytest.importorskip("transformers", minversion="5.24")
 pytest.importorskip("PIL")
 
 import evenstep
-from blank_job import FAMILY, IMAGES, ROWS, Prepared, collate_again, loader_of
+from blank_job import FAMILY, ROWS, collate_again, loader_of
 from evenstep.errors import CollateError
 from evenstep.loader.arguments import resolve_blank
 from evenstep.loader.batcher.batch_assembly import GroupCollate
@@ -21,16 +21,10 @@ from loader_options import grouped
 from row_collate import Collate
 
 POLICY = evenstep.Even(max_tokens=256)
-BLANK_TOKENS = 6
 
 
 def of(dataset: Any, **options: Any) -> evenstep.DataLoader:
     return evenstep.DataLoader(dataset, policy=POLICY, **grouped(buffer_size=8, **options))
-
-
-def test_a_blank_is_found_where_the_collate_function_prepares_samples():
-    assert loader_of(None).blank.tokens == BLANK_TOKENS
-    assert loader_of(False).blank is False
 
 
 def test_without_a_processor_the_blank_is_a_samples():
@@ -40,15 +34,6 @@ def test_without_a_processor_the_blank_is_a_samples():
     rows = [{"text": "abc", "images": []}, {"text": "abxcxb", "images": [1]}]
     blank = of(rows, collate_fn=Collate()).blank
     assert blank.fields["input_ids"].tolist() == [ord(letter) for letter in "xcx"]
-
-
-def test_for_samples_with_tokens_a_processor_or_a_sample_says_which():
-    dataset = Prepared()
-    assert of(dataset).blank is None
-    assert of(dataset, blank=FAMILY.processor()).blank.tokens == BLANK_TOKENS
-    with_image = dataset[min(IMAGES)]
-    of_sample = of(dataset, blank=with_image).blank
-    assert 0 < of_sample.tokens < len(with_image["input_ids"])
 
 
 @pytest.mark.parametrize(

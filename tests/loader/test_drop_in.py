@@ -28,7 +28,6 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import evenstep
 from documents import Documents
-from evenstep.errors import CollateError
 from same_values import same
 
 COUNT = 23
@@ -196,14 +195,6 @@ def test_arguments_by_position_are_torchs() -> None:
     assert_same_batches(evenstep.DataLoader(*positional), TorchDataLoader(*positional))
 
 
-def test_what_torch_cannot_collate_is_an_error_that_says_so() -> None:
-    ragged = [torch.ones(1 + i) for i in range(4)]
-    with pytest.raises(CollateError, match="equal size"):
-        list(evenstep.DataLoader(ragged, batch_size=2))
-    padding = evenstep.DataLoader(ragged, batch_size=2, collate_fn=evenstep.PadCollator())
-    assert [list(batch.shape) for batch in padding] == [[2, 2], [2, 4]]
-
-
 def test_a_sample_counts_as_one_where_nothing_is_known_of_it() -> None:
     steps = [step for _, step in evenstep.DataLoader(Mapped(pair), batch_size=4).steps()]
     assert [step.tokens for step in steps] == [step.supervised_tokens for step in steps]
@@ -325,21 +316,3 @@ def test_the_indices_of_a_sampler_of_the_user_are_kept(
     assert indices(wrapped) == expected
     # torch's own collate function gives way to padding.
     assert isinstance(wrapped.collate_fn, evenstep.PadCollator)
-
-
-def test_options_win() -> None:
-    loader = TorchDataLoader(Documents(20), sampler=[1, 2], num_workers=2, timeout=9)
-    wrapped = evenstep.wrap(
-        loader, policy=BUDGET, num_workers=0, sampler=[4], memory=evenstep.Memory(buffer_size=7)
-    )
-    assert wrapped.num_workers == 0
-    assert wrapped.memory.buffer_size == 7
-    assert indices(wrapped) == [4]
-    again = evenstep.wrap(loader, policy=BUDGET, shuffle=True, num_workers=0)
-    assert indices(again) == list(range(20))
-
-
-@pytest.mark.parametrize("other", [Documents(3), [torch.ones(1)], None])
-def test_anything_but_a_torch_loader_is_refused(other: Any) -> None:
-    with pytest.raises(evenstep.ConfigurationError, match=r"wrap takes a torch\.utils\.data"):
-        evenstep.wrap(other, policy=BUDGET)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,22 +17,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from streams import StatefulStream, Stream, WithIterator
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
 import evenstep
 from evenstep.errors import SampleError
 from evenstep.loader.workers import iterable
 from evenstep.loader.workers.chunks import Chunk, Preparation, RawChunk
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog, WorkerStates
-from loader_options import grouped
 
 
 def number(value: int) -> dict[str, Any]:
     return {"input_ids": torch.full((1 + value % 7,), value)}
-
-
-def numbers_of(loader: evenstep.DataLoader) -> list[int]:
-    return [int(row[0]) for batch, _ in loader.steps() for row in batch["input_ids"]]
 
 
 class Endless(IterableDataset):
@@ -57,32 +51,6 @@ def test_an_endless_dataset_may_be_left_at_any_time_and_its_length_ends_nothing(
     for _ in range(2):
         firsts = [int(b["input_ids"][0, 0]) for b, _ in itertools.islice(loader.steps(), 5)]
         assert firsts == [0, 2, 4, 6, 8]
-
-
-class Uneven(IterableDataset):
-    """Worker 0 has few samples, worker 1 none, worker 2 many: it begins when the others have ended,
-    whom their samples outlive."""
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        worker = get_worker_info()
-        assert worker is not None
-        if worker.id == 2:
-            time.sleep(0.3)
-        for place in range((5, 0, 23)[worker.id]):
-            yield {"input_ids": torch.full((1 + place % 4,), 100 * worker.id + place)}
-
-
-def test_workers_take_turns_of_a_chunk_each() -> None:
-    def order(**options: Any) -> list[int]:
-        options |= {"chunk_size": 2, "buffer_size": 8}
-        return numbers_of(
-            evenstep.DataLoader(Uneven(), batch_size=4, num_workers=3, **grouped(**options))
-        )
-
-    by_turns = [[0, 1], [200, 201], [2, 3], [202, 203], [4], [*range(204, 223)]]
-    expected = list(itertools.chain(*by_turns))
-    assert order() == expected
-    assert order(prefetch_factor=5, prefetch=1) == expected
 
 
 class Torn(IterableDataset):

@@ -144,18 +144,6 @@ def test_batches_are_those_made_at_once_bit_for_bit(
     assert_same(ours, theirs)
 
 
-def test_windows_of_encoded_images_hold_more_than_windows_of_pixels() -> None:
-    data = hugging_face()
-    sizes = {}
-    for late in (None, False):
-        loader = loader_of(data, late=late, buffer_size=24, buffer_bytes=600_000)
-        numbers = []
-        for _ in loader.steps():
-            numbers.append(len(loader.state_dict()["dp_rank_0"]["numbers"]))
-        sizes[late] = float(np.mean(numbers))
-    assert sizes[False] < sizes[None] / 1.5
-
-
 def test_a_damaged_image_ends_the_epoch_with_its_name_and_can_be_skipped_at_once(
     tmp_path: Path,
 ) -> None:
@@ -168,17 +156,6 @@ def test_a_damaged_image_ends_the_epoch_with_its_name_and_can_be_skipped_at_once
     at_once = loader_of(data, late=False, skip_bad_samples=3)
     told = [n for batch in batches(at_once) for n in batch["id"].tolist()]
     assert sorted(told) == [n for n in range(N) if n != number]
-
-
-def test_a_missing_file_is_skipped_or_named(tmp_path: Path) -> None:
-    data = hugging_face(tmp_path)
-    (tmp_path / "11-0.jpg").unlink()
-    with pytest.raises(SampleError, match=r"sample 11: .*11-0.jpg"):
-        batches(loader_of(data))
-    loader = loader_of(data, skip_bad_samples=1)
-    told = [n for batch in batches(loader) for n in batch["id"].tolist()]
-    assert sorted(told) == [n for n in range(N) if n != 11]
-    assert [bad.index for bad in loader.skipped] == [11]
 
 
 # Rows of Hugging Face
@@ -200,15 +177,3 @@ def test_rows_are_those_of_the_dataset_with_images_not_decoded(decodings: list[A
         for one, other in zip(mine["images"], theirs["images"], strict=True):
             assert (one.size, one.mode) == (other.size, other.mode)
             assert np.array_equal(one, other)
-
-
-def test_a_dataset_that_changes_its_rows_is_read_as_it_is() -> None:
-    data = hugging_face()
-    for other in (
-        data.with_transform(lambda rows: rows),
-        data.with_format("numpy"),
-        data.remove_columns("images"),
-        data.cast_column("images", datasets.List(datasets.Image(decode=False))),
-        torch.utils.data.Subset(data, [1]),
-    ):
-        assert undecoded(other) is other

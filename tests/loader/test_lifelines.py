@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import datetime
 import errno
-import logging
 import multiprocessing
 import os
-import re
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.loader.transport import lifeline_sockets, lifelines
+from evenstep.loader.transport import lifelines
 from evenstep.loader.transport.lifeline_sockets import Meeting, partners_of
 from evenstep.loader.transport.lifelines import (
     DIED,
@@ -92,14 +90,6 @@ def test_a_rank_that_leaves_is_missed_only_in_a_collective(
     assert first.losses() == {1: Loss(LEFT, 1)}
 
 
-def test_a_rank_that_is_taken_for_lost_learns_who_does_not_hear_it() -> None:
-    first, second, third = ranks_of(3)
-    first._tell(1, Loss(SILENT, 0))
-    for each in (first, third):
-        each.close()
-    assert second.losses() == {1: Loss(SILENT, 0)}
-
-
 class Ended:
     """A lifeline that has ended. The system says once how."""
 
@@ -143,14 +133,6 @@ def test_ranks_that_are_lost_at_the_same_time_are_not_said_to_have_died(
     """The first of them is told to the others, which uses up what the system says of these."""
     lines: Any = {rank: Ended(error) for rank in (1, 2, 3)}
     assert Lifelines(0, lines).losses() == {rank: Loss(how, 0) for rank in (1, 2, 3)}
-
-
-def test_what_a_rank_notices_itself_counts_more_than_what_others_do_not_hear() -> None:
-    here, there = multiprocessing.Pipe()
-    other, _ = multiprocessing.Pipe()
-    rank = Lifelines(0, {1: here, 2: Ended(TimeoutError()), 3: other})  # type: ignore[dict-item]
-    Lifelines(1, {0: there})._tell(3, Loss(SILENT, 1))
-    assert rank.losses() == {2: Loss(SILENT, 0)}
 
 
 def _hold(line: Connection, said: Connection) -> None:
@@ -224,47 +206,3 @@ def test_ranks_meet_over_tcp(
     for rank, lines in enumerate(met[1:], 1):
         if 0 in lines:
             assert Lifelines(rank, lines).losses() == {0: Loss(DIED, rank)}
-
-
-def test_a_rank_that_cannot_be_reached_is_logged(
-    group: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lifeline_sockets, "_MEETING_SECONDS", 0.5)
-    meetings = [Meeting(None) for _ in range(2)]
-    peers = [Peer.here(door=each.door) for each in meetings]
-    peers[1] = peers[1]._replace(door=peers[1].door._replace(addresses=()))
-    with caplog.at_level(logging.WARNING, "evenstep"):
-        assert meet(meetings, peers) == [{}, {}]
-    assert sum("cannot connect to rank" in line for line in caplog.messages) == 2
-
-
-def test_losses_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def named(losses: dict[int, Loss], peers: Sequence[str] = ()) -> str:
-        monkeypatch.setattr(Lifelines, "losses", lambda _: losses)
-        return Lifelines(0).cause(peers)
-
-    lost = {3: Loss(DIED, 4), 5: Loss(LEFT, 5), 6: Loss(DIED, 0)}
-    assert named(lost) == "rank 3, rank 6 died, rank 5 closed the loader or failed"
-    assert named({0: Loss(DIED, 0)}, ["process 7 on node"]) == "rank 0 (process 7 on node) died"
-    silent = {1: Loss(SILENT, 0), 2: Loss(SILENT, 0)}
-    assert "rank 1, rank 2 stopped answering: the host has lost" in named(silent)
-    assert "rank 0 stopped answering rank 4: one of their hosts" in named({0: Loss(SILENT, 4)})
-    lost = {1: Loss(RESET, 0), 2: Loss(RESET, 1)}
-    assert re.search("rank 1 reset a connection: .*, rank 2 reset .* to rank 1", named(lost))
-
-
-@pytest.mark.parametrize("limit", [4, 121, 3600])
-def test_a_host_has_its_whole_limit_to_answer(limit: int) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        client = socket.create_connection(server.getsockname())
-        line = lifeline_sockets._watched(client, limit)
-        with socket.socket(fileno=os.dup(line.fileno())) as copy:
-            idle, pause, probes = (
-                copy.getsockopt(socket.IPPROTO_TCP, option)
-                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
-            )
-        line.close()
-    # From the last answer on, which may have come just after it was cut off.
-    last, lost = idle + (probes - 1) * pause, idle + probes * pause
-    assert last - idle >= limit
-    assert lost - limit <= max(3, limit / 20)

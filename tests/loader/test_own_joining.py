@@ -148,13 +148,6 @@ def test_rows_of_a_kind_that_was_not_tried_are_no_samples_to_skip(
     check_epoch(evenstep.DataLoader(data, collate_fn=again, **options), collate, data.rows)
 
 
-def test_packed_rows_are_refused_by_the_policy() -> None:
-    pytest.importorskip("transformers")
-    packed = evenstep.Even(max_tokens=64, packed=True)
-    with pytest.raises(CollateError, match=r"again=True.*Even\(packed=False\)"):
-        evenstep.DataLoader(Rows(), policy=packed, collate_fn=SideBySide()).learn()
-
-
 class Shortest(Text):
     """Masks the labels that not all rows have."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import json
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import torch
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.integrations.job_facts import StepValues
 from evenstep.loader import own_time
 from evenstep.loader.notices import Notices
 from evenstep.loader.own_time import OwnTime
@@ -141,37 +139,6 @@ def test_watching_changes_no_gradient_and_keeps_neither_loader_nor_model(clock: 
     own.watch(torch.nn.Linear(1, 1).requires_grad_(False))
 
 
-class Event:
-    """Of a device that is behind the trainer."""
-
-    reached = 0.0
-
-    def __init__(self, now: float) -> None:
-        self.at = now
-
-    def query(self) -> bool:
-        return self.at <= Event.reached
-
-    def elapsed_time(self, end: Event) -> float:
-        assert end.query()
-        return 1e3 * (end.at - self.at)
-
-
-def test_events_of_a_device_are_not_waited_for(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(own_time, "_now", lambda parameter: Event(clock.now))
-    own, model = OwnTime(), model_of()
-    own.watch(model)
-    for number in range(2 * WINDOW):
-        own.handed_out(step_of(number))
-        clock.run(model)
-    assert own.pace.block == 0
-    Event.reached = clock.now - 30 * (COMPUTES + WAITS)
-    own.handed_out(step_of(2 * WINDOW))
-    assert own.pace == (6, *expected(COMPUTES), 0)
-
-
 def test_a_slow_rank_is_said_once_and_once_when_it_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -185,21 +152,3 @@ def test_a_slow_rank_is_said_once_and_once_when_it_is_over(
         f"rank 3 needs 8% {needs} 4,300 of epoch 1; see docs/diagnose.md",
         "rank 5 needs no more time than its work explains again, at step 4,321 of epoch 0",
     ]
-
-
-def test_loggers_and_trainers_have_the_same_names() -> None:
-    slow = SlowRank(5, 0.125, 1, 4_210)
-    step = step_of(3, slow=(slow, slow._replace(rank=1, share=0.1)), imbalance_measured=1.5)
-    values = StepValues()
-    values.add(step)
-    taken = values.take()
-    for name, value in step.scalars("").items():
-        assert taken[name] == value
-        assert type(value) is float
-    assert (taken["slow_share"], taken["slow_rank"]) == (0.125, 5)
-    assert step.scalars()["evenstep/slow_share"] == 0.125
-    assert step_of(3, slow=()).scalars("")["slow_rank"] == -1
-    assert "slow_rank" not in step_of(3).scalars("")
-    assert json.loads(json.dumps(step.to_dict()))["slow"][0] == slow._asdict()
-    assert step.to_line()["slow"][0] == slow._asdict()
-    assert step == step_of(3), "what was measured is not compared"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import evenstep
-from evenstep.batch import PackCollator, attention_mask, to_hugging_face, to_megatron, to_torchtitan
+from evenstep.batch import PackCollator, attention_mask, to_hugging_face
 from evenstep.errors import CollateError
 from tiny_causal import documents, gradient, tiny_qwen
 
@@ -64,19 +64,6 @@ def test_padded_batches_and_masks_of_the_users_own_stay_as_they_are():
 
     loader = evenstep.DataLoader(SAMPLES, **EVEN, collate_fn=masked)
     assert all("use_cache" not in batch for batch in loader)
-
-
-@pytest.mark.parametrize("form", [to_hugging_face, to_megatron, to_torchtitan])
-def test_forms_of_what_a_loader_yields_are_those_of_the_collator(form):
-    for batch, step in evenstep.DataLoader(SAMPLES, **EVEN).steps():
-        row = PackCollator()([SAMPLES[i] for i in step.indices])
-        theirs = [fields.keys() for fields in parts(form(batch)) if isinstance(fields, dict)]
-        assert theirs == [f.keys() for f in parts(form(row)) if isinstance(f, dict)]
-    assert "use_cache" not in to_hugging_face(batch, use_cache=True)
-
-
-def parts(form: Any) -> tuple[Any, ...]:
-    return form if isinstance(form, tuple) else (form,)
 
 
 def positions_of(sample: Any, first: int) -> dict[str, Any]:

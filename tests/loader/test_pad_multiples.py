@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 
 import evenstep
-from evenstep.batch.pad import padded_multiple
-from evenstep.errors import ConfigurationError, MismatchError, SampleError
-from evenstep.plan.groups import PaddedTo
-from evenstep.protocol import EpochOptions, RankProtocol
+from evenstep.errors import ConfigurationError, SampleError
 
 COUNT, MULTIPLE = 120, 16
 LENGTHS = [1 + (7 * i) % 40 for i in range(COUNT)]
@@ -48,16 +45,6 @@ def test_packed_rows_are_planned_with_the_padding_of_their_documents():
     policy = evenstep.Even(max_tokens=256, packed=True)
     collate = evenstep.PackCollator(pad_documents_to_multiple_of=8, pad_to_multiple_of=MULTIPLE)
     check(evenstep.DataLoader(SAMPLES, policy=policy, collate_fn=collate), 256)
-
-
-def test_micro_batches_of_padded_documents_stay_within_their_limit():
-    policy = evenstep.WorkloadPacking(128, micro_batches=2, max_tokens=160)
-    collate = evenstep.PackCollator(pad_documents_to_multiple_of=8, pad_to_multiple_of=MULTIPLE)
-    for rows, step in evenstep.DataLoader(SAMPLES, policy=policy, collate_fn=collate).steps():
-        assert max(row["input_ids"].numel() for row in rows) <= 160
-        assert step.tokens == sum(LENGTHS[i] for i in step.indices)
-        real = sum(row["input_ids"].numel() for row, scale in zip(rows, step.loss_scales) if scale)
-        assert step.padded_tokens == real
 
 
 class Collator:
@@ -99,15 +86,6 @@ def test_a_collate_function_of_the_users_counts_likewise(name):
     check(evenstep.DataLoader(SAMPLES, policy=policy, collate_fn=OWN[name]), 250)
 
 
-@pytest.mark.parametrize("multiple", [None, 8])
-def test_transformers_own_collators_say_their_multiple(multiple):
-    transformers = pytest.importorskip("transformers")
-    options = {"tokenizer": None, "pad_to_multiple_of": multiple}
-    for kind in ("DataCollatorWithPadding", "DataCollatorForSeq2Seq"):
-        assert padded_multiple(getattr(transformers, kind)(**options)) == multiple
-    assert padded_multiple(transformers.default_data_collator) is None
-
-
 class Preparing(Collator):
     def __call__(self, rows: list[Any]) -> Any:
         samples = [{"input_ids": row["text"], "labels": row["text"]} for row in rows]
@@ -145,21 +123,3 @@ def test_rows_longer_than_the_limit_by_their_padding_are_refused():
     with pytest.raises(ConfigurationError, match="use max_tokens=256, or another multiple"):
         loader(250)
     assert max(batch["input_ids"].numel() for batch, _ in loader(256).steps()) == 256
-
-
-def test_ranks_compare_it():
-    def protocol(rank: int, multiple: int) -> RankProtocol:
-        return RankProtocol(
-            EpochOptions(
-                policy=evenstep.Even(max_tokens=64),
-                world_size=2,
-                buffer_size=8,
-                padded_to=PaddedTo(samples=multiple),
-            ),
-            rank=rank,
-        )
-
-    ranks = [protocol(0, 8), protocol(1, 16)]
-    hellos = [rank.outgoing() for rank in ranks]
-    with pytest.raises(MismatchError, match="ranks differ in pad_to_multiple_of"):
-        ranks[0].incoming(hellos)

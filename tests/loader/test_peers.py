@@ -1,5 +1,5 @@
-"""What ranks say to each other every half second, checked and told in words to who waits; and peers
-that agree on one message, of which the smallest difference is reported."""
+"""What ranks say to each other every half second, checked and told in words to who waits, and peers
+that agree on one message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from evenstep.loader.transport.session import (
     decode_ticks,
     encode_tick,
 )
-from evenstep.protocol.wire import abort_message, check_no_abort
 
 GOOD = encode_tick(Tick(MESSAGE, Doing.WORKS, 41, 3, 5), b"hello")
 
@@ -119,15 +118,6 @@ def test_who_waits_says_for_whom(
     assert patience.doing()[:2] == (Doing.WORKS, 4)
 
 
-def test_a_wait_is_told_at_ever_longer_intervals(caplog: Any) -> None:
-    patience = Patience(0.05)
-    began = time.monotonic()
-    patience.trainer(Doing.WAITS)
-    _await_lines(caplog, 4)
-    patience.close()
-    assert time.monotonic() - began >= 0.4  # 0.05, 0.1, 0.2 and 0.4
-
-
 def _await_lines(caplog: Any, count: int) -> None:
     deadline = time.monotonic() + 20
     while len(caplog.messages) < count:
@@ -180,21 +170,3 @@ def test_peers_that_agree_have_one_message_without_its_signature() -> None:
     messages += [signed([2], [1], 1, b"Pb"), signed([2], [1], 1, b"Pb")]
     assert GroupPlace(3, 4, 2).fold(messages) == [b"Pa", b"Pb"]
     assert GroupPlace(1, 2).fold([b"Px", b"Py"]) == [b"Px", b"Py"]
-
-
-@pytest.mark.parametrize(
-    ("odd", "what"),
-    [(signed([1, 3], [1], 2), "the samples of rank 3 "), (signed([1, 2], [1], 2, b"Q"), "lengths")],
-)
-def test_one_peer_that_differs_fails_the_round_and_is_named(odd: bytes, what: str) -> None:
-    like = signed([1, 2], [1], 2)
-    folded = GroupPlace(0, 4, 2).fold([like, like, like, odd])
-    assert folded[0] == b"P"
-    with pytest.raises(PeerError, match=f"rank 1 failed: .*{what}.* those of rank 2"):
-        check_no_abort(folded)
-
-
-def test_a_peer_that_failed_or_left_decides_for_all() -> None:
-    like = signed([1], [1], 1)
-    failed = abort_message("out of memory")
-    assert GroupPlace(0, 4, 2).fold([like, failed, b"", like]) == [failed, b""]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 import evenstep
 from evenstep.errors import SampleError
@@ -40,11 +40,6 @@ class Fetching(Rows):
         return [self[index] for index in indices]
 
 
-class Stream(IterableDataset):  # type: ignore[type-arg]
-    def __iter__(self) -> Any:
-        return (Rows()[index] for index in range(N))
-
-
 class CorruptCollate(Collate):
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         if any(row["images"] == "corrupt" for row in rows):
@@ -66,15 +61,6 @@ def told(loader: evenstep.DataLoader) -> list[int]:
     return [row[0].item() - 200 for batch in loader for row in batch["input_ids"]]
 
 
-def test_an_iterable_dataset_takes_a_preparing_collator():
-    collate_fn = evenstep.PreparingCollator(collate_fn=Collate())
-    loader = evenstep.DataLoader(Stream(), policy=POLICY, collate_fn=collate_fn, num_workers=1)
-    assert sorted(told(loader)) == list(range(N))
-    plain = evenstep.DataLoader(Stream(), policy=POLICY, collate_fn=Collate())
-    with pytest.raises(SampleError, match=r"PreparingCollator\(collate_fn="):
-        list(plain)
-
-
 def test_a_row_that_cannot_be_prepared_is_named_or_skipped():
     data = Rows(bad=(5, 30))
     options: dict[str, Any] = {"policy": POLICY, "collate_fn": CorruptCollate()}
@@ -83,13 +69,6 @@ def test_a_row_that_cannot_be_prepared_is_named_or_skipped():
     loader = evenstep.DataLoader(data, num_workers=1, **grouped(skip_bad_samples=2, **options))
     assert sorted(told(loader)) == sorted(set(range(N)) - {5, 30})
     assert [sample.index for sample in loader.skipped] == [5, 30]
-
-
-def test_a_function_that_raises_for_all_rows_is_refused_before_the_first_step():
-    data = Rows(tuple(range(N)))
-    loader = evenstep.DataLoader(data, policy=POLICY, collate_fn=CorruptCollate(), num_workers=1)
-    with pytest.raises(SampleError, match="for each of 8 of them alone: OSError: image"):
-        loader.steps()
 
 
 def test_what_is_drawn_depends_on_the_row_alone_and_the_trainers_draws_stay():

@@ -38,11 +38,6 @@ def test_bytes_are_those_of_what_a_sample_holds(sample: Any, expected: int) -> N
     assert sample_bytes(sample) == expected
 
 
-def test_images_count_as_what_is_kept_of_them() -> None:
-    images = pytest.importorskip("PIL.Image")
-    assert sample_bytes({"images": [images.new("RGB", (50, 20))] * 2}) == 2 * 50 * 20 * 3
-
-
 def test_an_objects_fields_count_and_one_that_holds_itself_ends() -> None:
     picture = Picture(np.zeros(100_000, np.uint8))
     assert 100_000 <= sample_bytes(picture) < 101_000

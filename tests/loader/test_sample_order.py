@@ -7,18 +7,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 from torch.utils.data import DistributedSampler
 
-from evenstep.errors import MismatchError
 from evenstep.loader.resume.sample_order import (
     EpochShare,
     OrderChecksum,
     SamplerOrder,
     epoch_order,
     remaining_indices,
-    sampler_order,
     sharded_order,
 )
 from evenstep.plan.epoch import Remaining, Stream
@@ -49,13 +46,6 @@ def test_a_share_is_that_of_torchs_distributed_sampler(drop_last: bool, shuffle:
         assert all(type(index) is int for index in everything(share))
 
 
-def test_long_shares_are_read_in_pieces_and_whole() -> None:
-    count = 200_003
-    order = np.arange(count)[::-1].copy()
-    share = sharded_order(lambda: order, Stream(count), 1, 2, drop_last=True)
-    assert everything(share) == list(range(count - 2, 0, -2))
-
-
 class Sampler:
     """Yields names; has a length if asked to."""
 
@@ -84,11 +74,3 @@ def test_a_samplers_share_is_what_it_yields(sampler: Sampler, size: int | None) 
     share = SamplerOrder(sampler)
     assert share.size == size
     assert everything(share) == everything(share) == sampler.names
-
-
-@pytest.mark.parametrize("names", [[5, 2, 9], ["a", "b"], [(1, 2), (3, 4)], [[1], [2, 3]], []])
-def test_a_samplers_order_keeps_indices_of_any_kind(names: list[Any]) -> None:
-    order = sampler_order(names, len(names))
-    assert order.tolist() == names
-    with pytest.raises(MismatchError, match=rf"yields {len(names)} indices .* is 4"):
-        sampler_order(names, 4)

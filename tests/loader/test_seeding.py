@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ from torch.utils.data import Dataset
 
 import evenstep
 from evenstep.batch.joining import keeping_random_state
-from evenstep.loader.workers.worker_start import epoch_seed, rank_seed, sample_seed, seed_everything
+from evenstep.loader.workers.worker_start import epoch_seed, sample_seed, seed_everything
 from loader_options import grouped
 
 COUNT = 40
@@ -40,21 +38,6 @@ def test_any_seed_epoch_and_index_seed_all_three_generators(
         assert drawn() == first
         seed_everything(sample_seed(epoch_seed(seed, epoch + 1), index))
         assert all(one != other for one, other in zip(drawn(), first))
-
-
-@pytest.mark.parametrize(
-    "seeds",
-    [
-        [epoch_seed(seed, epoch) for seed in range(30) for epoch in range(30)],
-        [rank_seed(1, epoch, rank) for epoch in range(30) for rank in range(30)],
-        [sample_seed(epoch_seed(1, epoch), i) for epoch in range(30) for i in range(30)],
-        [sample_seed(epoch_seed(0, 0), index) for index in (1, "1", (1,), "a", ("a",))],
-    ],
-    ids=["seeds and epochs", "epochs and ranks", "epochs and indices", "kinds of index"],
-)
-def test_different_places_have_different_seeds(seeds: list[int]) -> None:
-    assert len(set(seeds)) == len(seeds)
-    assert len({seed % 2**32 for seed in seeds}) == len(seeds), "NumPy takes 32 bits of it"
 
 
 class Augmented(Dataset):
@@ -111,11 +94,3 @@ def test_without_workers_the_random_state_is_the_trainers() -> None:
         seed_everything(5)
         (ours,) = augmented(num_workers=0)
     assert [ours[index][0] for index in range(COUNT)] == pytest.approx(expected)
-
-
-@pytest.mark.slow
-def test_what_numpy_loads_late_is_loaded_before_any_thread_could_load_it() -> None:
-    # A process that is forked while a thread imports it inherits a lock that nobody opens.
-    said = "import sys, evenstep.loader; print({'numpy.ma', 'numpy.random'} <= set(sys.modules))"
-    ran = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "True"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import multiprocessing
 import multiprocessing.connection
@@ -135,17 +134,6 @@ def test_memory_that_runs_out_is_an_error_that_says_how_much_was_asked_for_and_w
     # Nothing is lost: what was packed before stays, and the same goes through later.
     assert kept["x"].tolist() == [0] * 1000
     assert reader.unpack(writer.pack(sample(250_000, 7)))["x"][-1] == 7
-
-
-def test_address_space_that_runs_out_is_an_error_in_a_reader():
-    writer = Writer()
-    packed = writer.pack(sample(4_000_000))
-    with open("/proc/self/statm") as file:
-        used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    with limited(resource.RLIMIT_AS, used + (16 << 20)), pytest.raises(LoaderDiedError) as caught:
-        Reader().unpack(packed)
-    assert "to map a slab of 36," in str(caught.value)
-    assert os.strerror(errno.ENOMEM) in str(caught.value)
 
 
 def test_files_that_run_out_are_an_error_in_writers_and_readers_that_names_their_limit():

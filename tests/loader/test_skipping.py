@@ -120,16 +120,6 @@ def test_one_more_than_allowed_is_an_error_with_its_name_count_and_option() -> N
     assert set(seen) <= set(GOOD) & set(range(EMPTY))
 
 
-def test_a_length_function_that_fails_for_a_sample_skips_it() -> None:
-    def length(sample: dict[str, Any]) -> int:
-        return 5 // (sample["number"] != 3)
-
-    loader = loader_over(Faulty(), sampler=[0, 1, 2, 3, 4], length_fn=length)
-    assert sorted(numbers_of(loader)) == [0, 1, 2, 4]
-    assert [bad.index for bad in loader.skipped] == [3]
-    assert "ZeroDivisionError" in loader.skipped[0].reason
-
-
 def test_bad_samples_far_beyond_the_window_are_not_reported_before_they_are_reached() -> None:
     order = [*range(TORN), *GOOD[TORN:], TORN]
     loader = loader_over(Faulty(), sampler=order, policy=evenstep.FixedBatch(2), buffer_size=2)

@@ -182,18 +182,6 @@ def test_shares_that_were_not_dealt_out_are_not_dealt_out_anew() -> None:
         merge_states(epoch.states(2))
 
 
-def test_before_its_first_step_an_epoch_may_be_begun_by_any_ranks() -> None:
-    for stream in (Stream(50), None):
-        states = [
-            through_json(to_dict(job_of(2), EpochProgress(epoch=4, stream=stream), rank))
-            for rank in range(2)
-        ]
-        for merged in (merge_states(states), states[0]):
-            position = LoaderState.read(merged).progress(0, 3)
-            assert position.untouched
-            assert position.epoch == 4
-
-
 # Through a loader
 
 
@@ -373,8 +361,19 @@ def test_a_foreign_state_is_refused(state: Any) -> None:
         merge_states([state])
 
 
-@pytest.mark.parametrize("version", [4, 6])
-def test_another_version_says_which_is_understood(version: int) -> None:
-    match = rf"version=5, of='DataLoader' was expected.*version={version}.*wrote it"
-    with pytest.raises(MismatchError, match=match):
-        load({**MIDDLE, "version": version})
+@pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        # The pass would wait forever for the samples that it takes for trained,
+        ("epoch", {"received": 0}, "damaged: ValueError: trained is"),
+        ("dp_rank_0", {"quota": None}, "damaged: ValueError: quota is None"),
+        # or for samples that its window has no room for.
+        ("dp_rank_0", {"quota": 61}, "window gathers 61 samples, and this loader's hold 12"),
+    ],
+)
+def test_a_state_for_which_the_pass_would_wait_for_ever_is_refused(
+    part: str, change: dict[str, int | None], said: str
+) -> None:
+    assert MIDDLE[part].get("trained", True)
+    with pytest.raises(MismatchError, match=said):
+        load({**MIDDLE, part: {**MIDDLE[part], **change}})

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import evenstep
 from evenstep.batch.step_info import RankLoads, StepInfo
 from evenstep.cost import FittedCost, VisionLanguageCost
-from evenstep.cost.vision_language import RATIO_UNIT, at_ratios
 from evenstep.loader import step_clock
 from evenstep.loader.step_clock import StepClock
 from evenstep.plan.policy import Policy
@@ -43,12 +41,6 @@ IMAGES = {
         cost=VisionLanguageCost(
             language=FittedCost(per_group=0, per_token=1, per_pair=2.5e-5), vision=TOWER
         ),
-    ),
-    "packed": evenstep.Even(
-        MAX_TOKENS,
-        max_patches=16_384,
-        packed=True,
-        cost=VisionLanguageCost(language=evenstep.MeasuredCost(), vision=TOWER),
     ),
 }
 
@@ -146,21 +138,12 @@ def train(
 CASES = {
     "updates": (POLICIES["updates"], RANKS, 4, 60_000),
     "micro-batches": (POLICIES["micro-batches"], RANKS, 1, 90_000),
-    "images, packed": (IMAGES["packed"], RANKS, 1, 30_000),
     "one rank, images": (IMAGES["of two"], 1, 1, 6_000),
 }
 """Policy, ranks, steps of an update, samples."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "updates",
-        "micro-batches",
-        "one rank, images",
-        pytest.param("images, packed", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("name", CASES)
 def test_what_tokens_pairs_and_patches_cost_is_found_whichever_rank_was_slowest(
     name: str, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,25 +178,6 @@ def test_one_warning_names_a_cost_that_makes_steps_more_even(
     assert cost.per_pair / cost.per_token == pytest.approx(PAIR, rel=0.2)
 
 
-@pytest.mark.slow
-def test_on_one_rank_a_warning_says_what_is_off_and_none_what_is_right(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    policy = IMAGES["of two"]
-    right = at_ratios(IMAGES["packed"].cost, (round(PAIR / RATIO_UNIT), round(PATCH / RATIO_UNIT)))
-    for given in (policy, evenstep.Even(MAX_TOKENS, max_patches=16_384, cost=right)):
-        with caplog.at_level(logging.WARNING, "evenstep"):
-            steps = planned(given, count=6_000, ranks=1)
-            list(train(clock, StepClock(given, rank=0), steps, given))
-    (record,) = caplog.records
-    assert "steps take another time than was predicted: attention" in record.getMessage()
-    cost: Any = record.args[-1]  # type: ignore[index]
-    language, vision = cost.language, cost.vision
-    assert language.per_pair / language.per_token == pytest.approx(PAIR, rel=0.2)
-    assert vision.per_token / language.per_token == pytest.approx(PATCH, rel=0.1)
-    assert vision.per_pair / vision.per_token == pytest.approx(1 / 2_000, rel=0.02)
-
-
 def test_times_that_have_nothing_to_do_with_tokens_tell_nothing(clock: Clock) -> None:
     policy = POLICIES["far"]
     told, noise = StepClock(policy, rank=0), np.random.default_rng(0)
@@ -221,39 +185,3 @@ def test_times_that_have_nothing_to_do_with_tokens_tell_nothing(clock: Clock) ->
         told.note_request()
         assert told.handed_out(step).imbalance_measured is None
         clock.now += noise.uniform(0.01, 1.0)
-
-
-def test_on_a_device_events_are_read_when_they_have_happened(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Event:
-        """Happens on a device that is three steps behind."""
-
-        made: list[Event] = []  # noqa: RUF012
-
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-            self.made.append(self)
-
-        def record(self) -> None:
-            self.at = device[0]
-
-        def query(self) -> bool:
-            return self.made.index(self) + 3 < len(self.made)
-
-        def elapsed_time(self, end: Event) -> float:
-            assert self.query()
-            assert end.query()
-            return 1e3 * (end.at - self.at)
-
-    device = [0.0]
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    policy = POLICIES["packed"]
-    told = StepClock(policy, rank=0)
-    for step in planned(policy):
-        told.note_request()
-        told.handed_out(step)
-        device[0] += float(costs_of(step, policy).max())  # the host's clock stands still
-    assert told.fitted is not None
-    assert told.fitted.ratios[0] == pytest.approx(PAIR, rel=0.15)

@@ -14,7 +14,7 @@ from streams import StatefulStream, Stream
 
 import evenstep
 from documents import Documents
-from evenstep.errors import MismatchError, SampleError
+from evenstep.errors import SampleError
 from evenstep.testing import assert_exact_resume
 
 LIMIT, COUNT = 48, 30
@@ -113,12 +113,15 @@ def test_every_token_and_label_is_what_the_choice_says_and_comes_once(
     assert f"too_long={choice!r}" in said[0]
 
 
-@pytest.mark.parametrize(("policy", "choice"), [each for each in CHOICES if each[0][0] == "p"])
+@pytest.mark.parametrize(
+    ("policy", "choice"),
+    [("padded", "truncate"), ("padded", "split"), ("packed", "skip"), ("packed", "alone")],
+)
 def test_a_resume_after_any_step_makes_the_same_steps_with_the_same_counts(
     policy: str, choice: str
 ) -> None:
     # The steps compared hold `StepInfo.too_long`.
-    assert assert_exact_resume(lambda: loader_of(policy, choice), epochs=1) > 4
+    assert assert_exact_resume(lambda: loader_of(policy, choice), epochs=1, every=2) > 2
 
 
 @pytest.mark.parametrize("choice", ["skip", "truncate", "split", "alone"])
@@ -140,24 +143,6 @@ def test_counts_go_on_over_epochs_and_new_windows(choice: str) -> None:
     other.load_state_dict(state)
     *_, (_, last) = other.steps()
     assert last.too_long == 3 * len(LONG)
-
-
-def test_another_choice_cannot_resume_an_epoch() -> None:
-    loader = loader_of("padded", "skip")
-    next(loader.steps())
-    with pytest.raises(MismatchError, match="too_long"):
-        loader_of("padded", "truncate").load_state_dict(loader.state_dict())
-
-
-@pytest.mark.parametrize("policy", [evenstep.Even(8), evenstep.TokenBudget(8)])
-def test_an_epoch_of_which_nothing_is_left_is_counted(
-    policy: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    data = [{"input_ids": torch.ones(9, dtype=torch.int64)}] * 5
-    loader = evenstep.DataLoader(data, policy=policy, too_long="skip")
-    with caplog.at_level(logging.WARNING, logger="evenstep"):
-        assert list(loader.steps()) == []
-    assert "5 so far on all ranks" in caplog.text
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -244,26 +229,9 @@ def test_tokens_of_images_and_answers_of_pairs_are_never_cut(sample: Any, said: 
     assert torch.equal(kept["input_ids"], sample["input_ids"][:12])
 
 
-def test_samples_with_images_are_not_split_and_media_tokens_may_be_named() -> None:
-    from evenstep.batch.cut import Fitting
-
-    sample = with_image(2, 4, 30, kinds=False)
-    fitting = Fitting(choice="truncate", limit=12, media_tokens=(IMAGE,))
-    assert len(fitting.fitted(sample, "it", 30)["input_ids"]) == 12
-    with pytest.raises(SampleError, match="which belong to one piece"):
-        fitting.pieces(with_image(2, 4, 30, kinds=True), "it", 30)
-
-
 def test_alone_refuses_what_memory_has_no_room_for() -> None:
     data = [{"input_ids": np.ones(n, np.int64)} for n in (3, 20, 31)]
     memory = evenstep.Memory(longest=30)
     loader = evenstep.DataLoader(data, policy=evenstep.Even(8), too_long="alone", memory=memory)
     with pytest.raises(SampleError, match="sample 2 has 31 tokens, over longest=30"):
         list(loader.steps())
-
-
-@pytest.mark.parametrize("choice", ["skip", "truncate", "split", "alone"])
-@pytest.mark.parametrize("policy", ["padded", "packed"])
-def test_sizes_of_updates_count_what_is_trained_on(policy: str, choice: str) -> None:
-    loader = loader_of(policy, choice, update_tokens=200)
-    assert sum(step.samples for _, step in loader.steps()) == len(expected(choice))

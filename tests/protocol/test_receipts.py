@@ -106,19 +106,6 @@ def test_moments_of_lengths_are_those_of_the_samples_to_half_precision(groups):
         )
 
 
-def test_a_receipt_of_a_thousand_sample_window_takes_a_few_bytes_per_step():
-    draw = np.random.default_rng(0)
-    groups = [draw.integers(900, 1300, 9).tolist() for _ in range(112)]
-    encoded = make_receipt(groups, [sum(group) for group in groups]).encode()
-    assert len(encoded) <= 112 * 11
-
-
-def test_unequally_many_steps_are_refused():
-    sent = [make_receipt([[5]] * count, [5] * count) for count in (2, 3)]
-    with pytest.raises(InvariantError, match="rank 0 planned 2 steps, and rank 1 3"):
-        totals_of(sent)
-
-
 @pytest.mark.parametrize("value", [-1.0, np.inf, np.nan, 1e300])
 def test_a_cost_that_is_no_cost_is_named_where_it_is_made(value):
     """And not as a message of this rank that is damaged."""

@@ -119,12 +119,6 @@ def test_noise_and_data_name_nobody(name: str) -> None:
     assert set(seen) == {()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 8, 512])
-def test_100_000_steps_of_noise_name_nobody(ranks: int) -> None:
-    assert {slow for _, slow in told(Job(ranks=ranks, seed=ranks), 100_000)} == {()}
-
-
 def test_a_slow_rank_is_named_until_it_clearly_is_not_and_not_by_what_was_told_before() -> None:
     ranks, begins = SlowRanks(), [(0, 25 * block) for block in range(10)] + [(1, 5)] * 3
     paces = np.tile(np.array([[5, 18_000, 9_000, 4]]), (4, 1))

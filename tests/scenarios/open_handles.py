@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -73,37 +72,4 @@ class Unmarked(Descriptor):
         return super().__getitem__(index)
 
 
-class Locked(Handle):
-    """Holds a lock for good, as a reader that has a file for itself."""
-
-    def write(self) -> None:
-        pass
-
-    def open(self) -> threading.Lock:
-        lock = threading.Lock()
-        assert lock.acquire(timeout=10)
-        return lock
-
-    def read(self, index: int) -> int:
-        return index
-
-
-class Accelerator(Handle):
-    """Holds a context that does not survive a fork, like CUDA's."""
-
-    def write(self) -> None:
-        pass
-
-    def open(self) -> object:
-        return object()
-
-    def read(self, index: int) -> int:
-        return index
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self.handle is not None:
-            raise RuntimeError("a context on an accelerator cannot be sent")
-        return vars(self)
-
-
-KINDS = {kind.__name__.lower(): kind for kind in (Descriptor, Unmarked, Locked, Accelerator)}
+KINDS = {kind.__name__.lower(): kind for kind in (Descriptor, Unmarked)}

@@ -15,25 +15,21 @@ import torch
 pytest.importorskip("transformers", minversion="5.24")
 pytest.importorskip("PIL")
 
-from ranks import Rank, run_all
+from ranks import Rank, run, run_all
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-import evenstep
 from blank_job import (
     FAMILY,
     IMAGES,
     RATE,
     ROWS,
-    Prepared,
     Stream,
     check,
     collate_again,
     flat,
     loader_of,
 )
-from evenstep.batch import unbatch
-from evenstep.batch.smallest_media import blank_of
 from evenstep.errors import MismatchError
 
 
@@ -85,55 +81,8 @@ def streamed(rank: Rank) -> Any:
     return loader_of(ROWS[min(IMAGES)], collate_again(), Stream(rank.rank))
 
 
-def measured(rank: Rank) -> Any:
-    counts = evenstep.SampleCounts(tokens=tokens_of, supervised=supervised_of)
-    return loader_of(ROWS[min(IMAGES)], length_fn=counts)
-
-
-def tokens_of(row: Any) -> int:
-    return int(FAMILY.collate([row])["input_ids"].numel())
-
-
-def supervised_of(row: Any) -> int:
-    return int((FAMILY.collate([row])["labels"] != -100).sum())
-
-
 def without(rank: Rank) -> Any:
     return loader_of(False, collate_again())
-
-
-class Counting:
-    """Its batches say how many rows they have."""
-
-    def __call__(self, rows: list[Any]) -> Any:
-        return {**FAMILY.collate(rows), "rows": torch.tensor(len(rows))}
-
-
-class Adding(Counting):
-    """Every row has an image: those without get the smallest."""
-
-    def __init__(self) -> None:
-        self.blank = blank_of(FAMILY.processor())
-
-    def __call__(self, rows: list[Any]) -> Any:
-        samples = [unbatch(FAMILY.collate([row])) for row in rows]
-        samples = [sample for each in samples for sample in self.blank.added_to([each])]
-        return {**evenstep.PadCollator()(samples), "rows": torch.tensor(len(rows))}
-
-
-def counting(rank: Rank, blank: Any = None) -> str:
-    try:
-        list(loader_of(blank, collate_again(Counting())).steps())
-    except evenstep.EvenstepError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-def all_with_images(rank: Rank) -> Any:
-    loader = loader_of(None, collate_again(Adding()))
-    for step in loader.steps():
-        step[0].pop("rows")
-        yield step
 
 
 WAYS = [
@@ -143,47 +92,12 @@ WAYS = [
     ("ddp", streamed),
     ("ddp, unused", without),
 ]
-MORE_WAYS = [("ddp", measured), ("ddp", all_with_images)]
 
 
-@pytest.mark.parametrize("ways", [WAYS, pytest.param(MORE_WAYS, marks=pytest.mark.slow)])
-def test_a_blank_lets_a_rank_without_an_image_train(tmp_path: Path, ways: Any) -> None:
-    jobs = [partial(train, way=way, loaders=loaders) for way, loaders in ways]
+def test_a_blank_lets_a_rank_without_an_image_train(tmp_path: Path) -> None:
+    jobs = [partial(train, way=way, loaders=loaders) for way, loaders in WAYS]
     for ranks in run_all(*jobs, world_size=2, folder=tmp_path, within=150):
         check(ranks)
-
-
-FORMS = {"rows": 1, "again": 1, "tokens": 0, "packed": 0}
-
-
-def steps_of(form: str, with_blank: bool) -> list[Any]:
-    num_workers = FORMS[form]
-    collate: Any = None if form == "tokens" else FAMILY.collate
-    if form == "again":
-        collate = collate_again()
-    if form == "packed":
-        config = FAMILY.model(0).config
-        collate = evenstep.PreparingCollator(collate_fn=collate, config=config)
-    blank = FAMILY.processor() if form == "tokens" else None
-    loader = evenstep.DataLoader(
-        Prepared() if form == "tokens" else ROWS,
-        policy=evenstep.Even(max_tokens=256, packed=form == "packed"),
-        collate_fn=collate,
-        blank=blank if with_blank else False,
-        memory=evenstep.Memory(buffer_size=8),
-        num_workers=num_workers,
-        multiprocessing_context="fork" if num_workers else None,
-    )
-    steps = []
-    for batch, step in loader.steps():
-        labels = batch["labels"]
-        supervised = labels[labels != -100].tolist()
-        steps.append((step.to_dict(), supervised, "pixel_values" in batch))
-    return steps
-
-
-def with_and_without(rank: Rank) -> dict[str, list[list[Any]]]:
-    return {form: [steps_of(form, True), steps_of(form, False)] for form in FORMS}
 
 
 def differing(rank: Rank) -> str:
@@ -192,41 +106,5 @@ def differing(rank: Rank) -> str:
     return str(caught.value)
 
 
-def remedied(rank: Rank) -> str:
-    return counting(rank, False)
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
-    """[functions, ranks]"""
-    return run_all(
-        with_and_without,
-        differing,
-        counting,
-        remedied,
-        world_size=2,
-        folder=tmp_path_factory.mktemp("ranks"),
-        within=150,
-    )
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_every_group_has_an_image_and_nothing_counts_the_blanks(form, ranks) -> None:
-    lacking = []
-    for ours, theirs in (each[form] for each in ranks[0]):
-        assert [step[:2] for step in ours] == [step[:2] for step in theirs]
-        assert all(has for *_, has in ours)
-        lacking += [has for *_, has in theirs]
-    assert not all(lacking)
-
-
-def test_ranks_of_which_some_have_no_blank_are_refused(ranks) -> None:
-    assert all("blank" in said for said in ranks[1])
-
-
-def test_a_row_more_that_would_change_the_others_is_refused_on_all_ranks(ranks) -> None:
-    assert all(
-        "makes another 'rows' of the same rows where there is one more" in s for s in ranks[2]
-    )
-    assert any(s.startswith("CollateError") for s in ranks[2])
-    assert ranks[3] == ["", ""]
+def test_ranks_of_which_some_have_no_blank_are_refused(tmp_path: Path) -> None:
+    assert all("blank" in said for said in run(differing, 2, folder=tmp_path, within=90))

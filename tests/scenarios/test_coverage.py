@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 from faults import own_threads
 from ranks import Rank, run
 
 import evenstep
 from documents import Documents
-from evenstep.cost import FittedCost
 
 EPOCHS = 2
 
@@ -172,36 +169,3 @@ def test_unequal_shards_one_of_them_empty_end_together_and_lose_nothing(tmp_path
         totals = [totals for _, _, totals in same]
         assert all(t == totals[0] for t in totals)
         assert totals[0].samples.tolist() == [len(indices) for _, indices, _ in same]
-
-
-def end_at_different_times(rank: Rank) -> Any:
-    loader = make_loader(Documents(64), num_workers=1, multiprocessing_context="fork")
-    seen = []
-    for _, step in loader.steps():
-        seen += step.indices
-        time.sleep(0.2 * rank.rank)
-    dist.destroy_process_group()
-    return seen
-
-
-def save_without_group(rank: Rank) -> Any:
-    cost = FittedCost(per_group=1.0, per_token=1.0, per_pair=0.0)
-    loader = evenstep.DataLoader(
-        Documents(64), policy=evenstep.Even(512, cost=cost), update_tokens=1024
-    )
-    jobs = []
-    for _ in loader.steps():
-        jobs.append(loader.state_dict()["job"])
-    dist.destroy_process_group()
-    return [*jobs, loader.state_dict()["job"]]
-
-
-def test_states_after_a_pass_are_of_its_ranks(tmp_path: Path) -> None:
-    for jobs in run(save_without_group, 2, folder=tmp_path):
-        assert jobs[0]["accumulate"] > 1
-        assert all(job == jobs[0] for job in jobs)
-
-
-def test_a_rank_that_is_through_may_go_while_others_still_consume(tmp_path: Path) -> None:
-    seen = run(end_at_different_times, 2, folder=tmp_path)
-    assert sorted(seen[0] + seen[1]) == list(range(64))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -144,27 +143,6 @@ def test_a_trainer_ended_while_a_worker_is_stuck_leaves_nothing_behind(tmp_path:
         assert len(everybody[0].workers) == 2
         job.signal(0, signal.SIGTERM)
         end_of(job, everybody)
-
-
-def kill_trainer_of_spawned(folder: Path) -> None:
-    spawn = {"num_workers": 1, "multiprocessing_context": "spawn"}
-    with Job(train, 1, spawn, folder=folder) as job:
-        job.heard(0, "training", within=40)
-        job.signal(0, signal.SIGKILL)
-        job.join(WITHIN)
-
-
-@pytest.mark.slow
-def test_a_killed_trainer_of_spawned_processes_leaves_nothing_behind(tmp_path: Path) -> None:
-    # In a process of its own: Python removes the semaphores of killed processes once all that
-    # share a resource tracker have ended, and tests before this one may have started theirs.
-    call = f"kill_trainer_of_spawned(pathlib.Path({str(tmp_path)!r}))"
-    code = f"import pathlib, {__name__}; {__name__}.{call}"
-    here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, timeout=80, env={**os.environ, "PYTHONPATH": path}
-    )
 
 
 def leave(rank: Rank, workers: dict[str, Any], how: str) -> int:

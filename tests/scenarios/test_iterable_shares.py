@@ -69,19 +69,16 @@ def write_tars(folder: Path, shards: int) -> None:
 def kinds(rank: Rank, folder: Path) -> dict[str, Any]:
     place = {"rank": rank.rank, "world_size": rank.world_size}
     return {
-        "streamed, even": streamed(4),
         "streamed, uneven": streamed(5),
-        "streamed, one shard": streamed(1),
         "streamed, shuffled": streamed(6).shuffle(seed=3, buffer_size=20),
         "streamed, split": distributed.split_dataset_by_node(streamed(4), **place),
         "streamed, sharded": streamed(4).shard(num_shards=2, index=rank.rank),
         "tars": tars(folder, 5),
-        "tars, one": tars(folder, 1),
         "method": Dealing(),
     }
 
 
-WITHOUT_STATE = ("tars", "tars, one", "method")
+WITHOUT_STATE = ("tars", "method")
 RESUMED = ("streamed, uneven", "streamed, shuffled", "tars", "method")
 
 
@@ -119,8 +116,7 @@ def train(rank: Rank, folder: Path) -> dict[str, Any]:
 
 
 def test_each_sample_comes_once_over_ranks_and_workers(tmp_path: Path) -> None:
-    for shards in (1, 5):
-        write_tars(tmp_path, shards)
+    write_tars(tmp_path, 5)
     ranks = run(train, 2, tmp_path, folder=tmp_path, within=150)
     for kind in ranks[0]:
         (whole, *resumed), (other_whole, *other_resumed) = (rank[kind] for rank in ranks)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,9 +15,6 @@ import pytest
 from faults import (
     FORK,
     THREADS,
-    WITHIN,
-    Sticky,
-    Wordy,
     end_of,
     loader_over,
     own_threads,
@@ -145,24 +140,6 @@ def test_a_busy_loader_that_nobody_holds_any_more_ends_all_it_started(
     assert outcomes == [(True, [], COUNT)] * 4
 
 
-def break_off(rank: Rank, workers: dict[str, Any]) -> list[int]:
-    """Breaks off passes whose workers are stuck, or whose batches clog the pipe."""
-    left = []
-    for dataset in (Sticky(200), Wordy(1000), Wordy(1000), Wordy(1000)):
-        loader = loader_over(dataset, **workers)
-        for steps, _ in enumerate(loader):
-            if steps == 2:
-                time.sleep(0.2)  # the batcher goes on until it can send no more
-                break
-        left += rank.children()
-    return left
-
-
-@pytest.mark.slow
-def test_breaking_off_waits_for_no_sample_and_no_pipe(tmp_path: Path) -> None:
-    assert run(break_off, 1, FORK, folder=tmp_path, within=WITHIN) == [[]]
-
-
 class Clogging(Documents):
     """Documents of which a chunk is more than a pipe takes, and so is a batch."""
 
@@ -220,59 +197,3 @@ def make_a_pass_after_it_closed(rank: Rank) -> int:
 
 def test_a_loader_that_was_closed_amid_a_pass_may_be_iterated_again(tmp_path: Path) -> None:
     assert sum(run(make_a_pass_after_it_closed, 2, folder=tmp_path)) == COUNT
-
-
-class Garbage:
-    """Says in which process it was finalized."""
-
-    def __init__(self, log: Path) -> None:
-        self.log, self.itself = log, self
-
-    def __del__(self) -> None:
-        with self.log.open("a") as file:
-            print(os.getpid(), file=file)
-
-
-class Collecting(Documents):
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        gc.collect()
-        return super().__getitem__(index)
-
-
-def test_garbage_of_the_trainer_is_finalized_in_the_trainer_alone(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    gc.disable()
-    try:
-        Garbage(log)
-        loader = loader_over(Collecting(8), **FORK)
-        assert sum(len(step.indices) for _, step in loader.steps()) == 8
-    finally:
-        gc.enable()
-    loader.close()
-    gc.collect()
-    assert log.read_text() == f"{os.getpid()}\n"
-
-
-STUCK = """
-import sys, time
-sys.path.append({tests!r})
-import evenstep
-from documents import Documents
-
-def collate(samples):
-    print("collating", flush=True)
-    time.sleep(3600)
-
-steps = evenstep.DataLoader(Documents(1000), batch_size=4, collate_fn=collate).steps()
-time.sleep(1)
-"""
-
-
-@pytest.mark.slow
-def test_no_exit_waits_for_a_collate_function_that_hangs() -> None:
-    script = STUCK.format(tests=str(Path(__file__).parents[1]))
-    ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=True
-    )
-    assert ended.stdout == "collating\n"
-    assert not ended.stderr

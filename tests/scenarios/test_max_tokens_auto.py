@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from itertools import islice, pairwise
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from ranks import Rank, run
@@ -20,7 +15,6 @@ import evenstep
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.integrations.job_facts import estimate_steps
 from evenstep.loader.memory_watch import MemoryWatch, Usage
-from evenstep.plan.fit import Fit
 
 TOTAL = 30_000
 RESTING = 1_000
@@ -113,28 +107,6 @@ def test_the_peak_comes_to_the_share_from_below_and_every_sample_comes_once(
     loader.close()
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_groups_with_as_many_patches_as_any_fit_too(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw, peak = np.random.default_rng(seed), RESTING
-    monkeypatch.setattr(MemoryWatch, "_usage", lambda watch: Usage(RESTING, peak, 10 * TOTAL))
-    watch, fit = MemoryWatch(0, 1, packed=True, share=0.9, total=None), Fit()
-    for _ in range(300):
-        watch.note_request()
-        size, fits = watch.found
-        if size == fit.most and fit.grows:
-            fit = fit.after(np.array([fits]), 0)
-        patches = int(fit.most * draw.uniform(0.2, 1))
-        step = SimpleNamespace(
-            padded_tokens=fit.most, samples=20, patches=patches, micro_step=0, ends_update=True
-        )
-        watch.handed_out(cast(Any, step), fit)
-        peak = max(peak, RESTING + patches)
-    assert not fit.grows
-    assert 0.95 * 0.9 * 10 * TOTAL < peak <= 1.05 * 0.9 * 10 * TOTAL
-
-
 def test_a_loop_that_goes_on_after_memory_ran_out_gets_half(caplog: Any) -> None:
     device, sizes = Device(), []
     loader = loader_of(device)
@@ -147,21 +119,6 @@ def test_a_loop_that_goes_on_after_memory_ran_out_gets_half(caplog: Any) -> None
     assert 0.3 * most < max(sizes[26:]) <= 0.5 * most
     assert not [record for record in caplog.records if "ran out" in record.message]
     loader.close()
-
-
-def test_what_fitted_is_said_where_memory_ran_out(caplog: Any) -> None:
-    device, sizes = Device(), []
-    loader = loader_of(device)
-    for _, step in loader.steps():
-        device.trains(step)
-        sizes.append(step.padded_tokens)
-        if len(sizes) > 5 and sizes[-1] > 1.5 * sizes[-2]:
-            device.failures += 1
-            break
-    loader.close()
-    (said,) = [record.getMessage() for record in caplog.records if "ran out" in record.message]
-    fitted = int(said.split(" fit before")[0].split()[-1])
-    assert 0.9 * fitted < max(sizes[:-1]) <= fitted
 
 
 def test_an_update_of_fixed_tokens_keeps_them() -> None:
@@ -228,43 +185,6 @@ def test_ranks_go_on_with_what_fits_on_the_one_with_the_least_memory(tmp_path: P
     assert first[2] == second[2]
     assert first[1] == second[1]
     assert 0.8 * 0.9 * TOTAL < second[3] <= 0.9 * TOTAL
-
-
-@pytest.mark.slow
-def test_the_memory_of_a_real_process_comes_to_the_share() -> None:
-    """Logits of a large vocabulary: nearly all that a step takes, and little to compute."""
-    script = """
-import resource, torch, evenstep
-torch.set_num_threads(1)
-held, out = torch.nn.Embedding(2000, 8), torch.nn.Linear(8, 4000)
-begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-total = int((begin + (180 << 20)) / 0.9)
-memory = evenstep.Memory(total_bytes=total)
-loader = evenstep.DataLoader(
-    [{"input_ids": torch.full((20 + 7 * i % 900,), 1)} for i in range(4000)],
-    policy=evenstep.Even("auto", packed=True),
-    memory=memory,
-    num_workers=1,
-    multiprocessing_context="fork",
-)
-for batch, step in loader.steps():
-    out(held(batch["input_ids"])).sum().backward()
-    share = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) / total
-    if step.step >= 15 and share > 0.85 or step.step == 60:
-        break
-print(share, step.padded_tokens)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "1048576"},  # so that freed memory is free
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    share, tokens = map(float, done.stdout.split())
-    assert 0.9 * 0.9 < share < 1.1 * 0.9
-    assert tokens > 4_000
 
 
 def test_what_cannot_be_is_refused() -> None:

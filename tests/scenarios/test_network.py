@@ -1,8 +1,4 @@
-"""Connections between ranks that are reset. `test_poor_networks` has networks that are gone.
-
-A rank can reset its own connections on any machine. With root's rights ranks live on two "hosts",
-each with a network and a name of its own.
-"""
+"""Connections between ranks that are reset. `test_poor_networks` has networks that are gone."""
 
 from __future__ import annotations
 
@@ -14,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import FORK, THREADS, WITHIN, all_training, assert_died, end_of, loader_over, train
+from faults import FORK, THREADS, WITHIN, assert_died, loader_over, train
 from ranks import Job, Rank
 
 from documents import Documents
-from hosts import Hosts, tell
 
 
 def reset_connections() -> int:
@@ -63,22 +58,3 @@ def test_connections_that_are_reset_are_an_error_on_every_rank(
     for number, outcome in enumerate(outcomes):
         assert_died(outcome, "PeerError", f"rank {number} can make no further step")
     assert "Connection reset by peer" in outcomes[0].message
-
-
-def on(job: Job, rank: int, *command: object) -> None:
-    tell("nsenter", "-t", job.pid(rank), "-n", *command)
-
-
-def test_connections_between_hosts_that_are_reset_are_an_error_on_both(
-    tmp_path: Path, hosts: Hosts
-) -> None:
-    with Job(train, 2, FORK, folder=tmp_path, prepare=hosts.each(1)) as job:
-        everybody = all_training(job, 2)
-        on(job, 1, "ss", "-K", "dst", hosts.first.address)
-        outcomes = end_of(job, everybody)
-    # Gloo ends the process itself if its own thread was sending at that moment. The other is told.
-    ended = [not each.error and "IoException" in each.log for each in outcomes]
-    assert sum(ended) < 2
-    for number, outcome in enumerate(outcomes):
-        if not ended[number]:
-            assert_died(outcome, "PeerError", f"rank {number} can make no further step")

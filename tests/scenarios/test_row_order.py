@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import evenstep
 from documents import Documents
-from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, PeerError
+from evenstep.errors import EvenstepError, MismatchError, PeerError
 
 ROWS = 60
 EVEN = evenstep.Even(max_tokens=1024)
@@ -108,9 +108,7 @@ BATCH_SAMPLERS: dict[str, Callable[[Rank], Any]] = {
     "class": lambda rank: Batches(),
     "without a length": lambda rank: Unsized(LISTS),
     "plain": plain,
-    "plain over an unsized sampler": lambda rank: BatchSampler(Unsized(range(ROWS)), 4, False),
     "subclass with an order": lambda rank: Pairs(SequentialSampler(range(ROWS)), 4, True),
-    "distributed inside": lambda rank: BatchSampler(distributed(rank), 4, False),
     "distributed inside a subclass": lambda rank: Pairs(distributed(rank), 4, True),
     "accelerate": lambda rank: shard(rank, plain(rank)),
     "accelerate, twice": lambda rank: shard(rank, shard(rank, Batches())),
@@ -253,59 +251,6 @@ def test_ranks_that_share_an_order_have_the_same_one(found: dict[str, list[Any]]
         assert sorted(chain(rows)) == list(range(ROWS))
 
 
-def batches_of(sampler: Any, size: int = 4) -> BatchSampler:
-    return BatchSampler(sampler, size, False)
-
-
-REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "lists": (None, {"sampler": LISTS}, r"\[0, 1, 2\]"),
-    "nested lists": (None, {"batch_sampler": [LISTS]}, r"\[0, 1, 2"),
-    "sampler=": (
-        TorchDataLoader,
-        {"batch_size": None, "sampler": batches_of(range(ROWS))},
-        "a BatchSampler",
-    ),
-    "class as sampler=": (TorchDataLoader, {"batch_size": None, "sampler": Batches()}, r"\[\d+, "),
-    "nested": (
-        TorchDataLoader,
-        {"batch_sampler": batches_of(batches_of(range(ROWS), 2))},
-        "a BatchSampler",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_lists_as_single_indices_are_refused(name: str) -> None:
-    theirs, options, here = REFUSED[name]
-
-    def loader() -> evenstep.DataLoader:
-        if theirs:
-            return evenstep.wrap(theirs(Documents(ROWS), **options), policy=EVEN)
-        return evenstep.DataLoader(Documents(ROWS), policy=EVEN, **options)
-
-    with pytest.raises(ConfigurationError, match=f"here is {here}.*as batch_sampler=, and a pol"):
-        list(loader())
-
-
-class ByTuple(Documents):
-    def __getitem__(self, index: Any) -> dict[str, Any]:
-        row, shift = index
-        return {**super().__getitem__(row), "shift": shift}
-
-
-def test_tuples_are_indices_of_single_rows() -> None:
-    """As the error says."""
-    batches = [[(row, 1), (row + 1, 2)] for row in range(0, ROWS, 2)]
-    for options in ({"batch_sampler": batches}, {"sampler": chain(batches)}):
-        loader = evenstep.DataLoader(ByTuple(ROWS), policy=EVEN, **options)
-        found = [
-            (int(row), int(shift))
-            for batch in loader
-            for row, shift in zip(batch["identity"], batch["shift"])
-        ]
-        assert sorted(found) == sorted(chain(batches))
-
-
 # Ranks that train on the same rows
 
 
@@ -341,7 +286,6 @@ def stream(samples: Callable[[Rank], Any]) -> Any:
 
 
 SAME: dict[str, tuple[Callable[[Rank], dict[str, Any]], str]] = {
-    "sequential": (stock(lambda rank: SequentialSampler(range(ROWS))), "SequentialSampler"),
     "random, one seed": (
         stock(lambda rank: RandomSampler(range(ROWS), generator=seeded(1))),
         "RandomSampler",
@@ -359,7 +303,6 @@ SAME: dict[str, tuple[Callable[[Rank], dict[str, Any]], str]] = {
         lambda rank: {"dataset": Split(), "num_workers": 2, "multiprocessing_context": "fork"},
         "Split",
     ),
-    "duplicates, too": (stream(lambda rank: [i % 11 for i in range(ROWS)]), "Stream"),
 }
 
 
@@ -391,43 +334,3 @@ def test_ranks_that_train_on_the_same_rows_are_warned_of_once(found: dict[str, l
         assert "ranks 0, 1 train on the same rows" in line
         assert f" {kind} yields the same to each" in line
         assert not second[name]
-
-
-def half_alike(rank: Rank) -> Any:
-    """Two of four ranks have the same rows."""
-    log = listen()
-    own = (
-        range(ROWS)
-        if rank.rank in (1, 2)
-        else range(1000 * (rank.rank + 1), 1000 * rank.rank + 1060)
-    )
-    rows_of(evenstep.DataLoader(Documents(5000), sampler=own, batch_size=4))
-    return [line for line in log if "same rows" in line]
-
-
-def context_parallel_peers(rank: Rank) -> Any:
-    """Ranks 0 and 1, and 2 and 3, share what they train on, as they are meant to."""
-    log = listen()
-    policy = evenstep.WorkloadPacking(256, micro_batches=1, context_parallel=2)
-    for dataset, options in (
-        (Documents(ROWS), {"sampler": range(rank.rank // 2, ROWS, 2)}),
-        (Stream(lambda: texts(range(rank.rank // 2, ROWS, 2))), {}),
-    ):
-        loader = evenstep.DataLoader(dataset, policy=policy, **options)
-        assert sum(step.samples for _, step in loader.steps())
-        loader.close()
-    alike = len([line for line in log if "same rows" in line])
-    loader = evenstep.DataLoader(Documents(ROWS), policy=policy, sampler=range(ROWS))
-    list(loader.steps())
-    return alike, [line for line in log if "same rows" in line]
-
-
-def test_which_ranks_are_alike_is_named_and_context_parallel_peers_are_one(tmp_path) -> None:
-    alike, peers = run_all(
-        half_alike, context_parallel_peers, world_size=4, folder=tmp_path, within=100
-    )
-    assert "ranks 1, 2 train on the same rows" in alike[0][0]
-    assert alike[1:] == [[]] * 3
-    assert [alike for alike, _ in peers] == [0] * 4
-    assert "ranks 0, 1 train on the same rows" in peers[0][1][0]
-    assert [lines for _, lines in peers[1:]] == [[]] * 3

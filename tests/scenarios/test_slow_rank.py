@@ -1,4 +1,4 @@
-"""A rank whose device is slow is named under DDP; one whose data is longer is not."""
+"""A rank whose device is slow is named under DDP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from ranks import Job, Rank, run
+from ranks import Job, Rank
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
@@ -20,9 +20,8 @@ SLOW, BEGINS = 1, 40  # a rank, and the step from which on it is slow
 
 
 class Texts(torch.utils.data.Dataset[Any]):
-    def __init__(self, longer: float = 1.0) -> None:
-        drawn = np.random.default_rng(0).integers(20, 200, 3_000)
-        self.lengths = (drawn * longer).astype(int)
+    def __init__(self) -> None:
+        self.lengths = np.random.default_rng(0).integers(20, 200, 3_000)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -44,13 +43,13 @@ class Sleeper(torch.nn.Module):
         return self.last(self.first(torch.ones(2, 4))).sum()
 
 
-def train(rank: Rank, policy: evenstep.Policy, longer: float, factor: float, path: Any) -> Any:
+def train(rank: Rank, path: Path) -> Any:
     """[steps] ranks named; [steps] what the rank tells of itself."""
     logging.getLogger("evenstep").addHandler(logging.StreamHandler())
-    dataset = Texts(longer if rank.rank == SLOW else 1.0)
+    dataset = Texts()
     loader = evenstep.DataLoader(
         dataset,
-        policy=policy,
+        policy=evenstep.Even(1024),
         sampler=range(rank.rank, len(dataset), rank.world_size),
         memory=evenstep.Memory(buffer_size=256),
         step_log=path,
@@ -61,7 +60,7 @@ def train(rank: Rank, policy: evenstep.Policy, longer: float, factor: float, pat
     named, paces = [], []
     for _, step in loader.steps():
         slow = rank.rank == SLOW and step.step >= BEGINS
-        model.factor = factor if slow else 1.0
+        model.factor = 3.0 if slow else 1.0
         trained(step.padded_tokens).backward()
         named.append(step.slow)
         paces.append(loader._own_time.pace)
@@ -71,7 +70,7 @@ def train(rank: Rank, policy: evenstep.Policy, longer: float, factor: float, pat
 
 def test_a_slow_rank_is_named_and_the_other_waits_outside_its_own_time(tmp_path: Path) -> None:
     log = tmp_path / "run.jsonl"
-    with Job(train, 2, evenstep.Even(1024), 1.0, 3.0, log, folder=tmp_path) as job:
+    with Job(train, 2, log, folder=tmp_path) as job:
         outcomes = job.join(120)
     (named, paces), (same, others) = (outcome.value for outcome in outcomes)
     first = next(number for number, slow in enumerate(named) if slow)
@@ -90,13 +89,3 @@ def test_a_slow_rank_is_named_and_the_other_waits_outside_its_own_time(tmp_path:
     ((shown, until),) = read_run(log).slow
     assert shown._replace(share=0) == found._replace(share=0)
     assert until is None
-
-
-def test_longer_data_names_nobody(tmp_path: Path) -> None:
-    """Rank 1 takes half as much again for each of its steps."""
-    policy = evenstep.FixedBatch(8)
-    job = run(train, 2, policy, 1.5, 1.0, None, folder=tmp_path, within=120)
-    (named, paces), (_, others) = job
-    assert others[-1].time - paces[-1].time > 250
-    assert named[-1] == ()
-    assert set(named) == {None, ()}

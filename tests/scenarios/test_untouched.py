@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import logging
 import os
 import re
 import signal
@@ -17,14 +16,13 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from open_handles import KINDS, Descriptor, Handle
+from open_handles import KINDS, Handle
 from ranks import Rank, run, run_all
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 import evenstep
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.learning import probe
-from row_collate import Collate
 
 POLICY = evenstep.Even(max_tokens=1024)
 UPDATE = {"policy": POLICY, "update_tokens": 4000}
@@ -81,12 +79,6 @@ def test_a_handle_is_opened_by_the_workers_alone(
     check(dataset, loader, collate_fn)
 
 
-def test_through_wrap(tmp_path: Path) -> None:
-    dataset, collate_fn = Descriptor(tmp_path, 600), Rows()
-    theirs = DataLoader(dataset, batch_size=8, num_workers=2, shuffle=True, collate_fn=collate_fn)
-    check(dataset, evenstep.wrap(theirs, **UPDATE), collate_fn)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_the_trainer_draws_is_what_it_would_have_drawn(workers: int, tmp_path: Path) -> None:
     class Drawn(Dataset):  # type: ignore[type-arg]
@@ -127,17 +119,6 @@ def learned(folder: Path, seconds: float, workers: int) -> Any:
     return loader.learned
 
 
-def test_slow_samples_are_measured_by_all_workers_which_change_nothing(tmp_path: Path) -> None:
-    found = learned(tmp_path, 0.01, workers=4)
-    readers = {path.name: path.read_text().split() for path in tmp_path.iterdir()}
-    assert len(readers) == 4
-    assert len({index for read in readers.values() for index in read}) == 32
-    assert str(os.getpid()) not in readers
-    assert not [one for one in psutil.Process().children(True) if str(one.pid) in readers]
-    assert found.accumulate == 8
-    assert found == learned(tmp_path, 0.0, workers=0) == learned(tmp_path, 0.0, workers=1)
-
-
 class Hanging(Slow):
     def __getitem__(self, index: int) -> dict[str, Any]:
         super().__getitem__(index)
@@ -161,15 +142,6 @@ class Deadly(Slow):
     def __getitem__(self, index: int) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError
-
-
-def test_what_is_said_meanwhile_is_said_in_the_trainer(caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("PIL")
-    rows = [{"text": "abc" * (1 + i % 5), "images": list(range(i % 3))} for i in range(40)]
-    with caplog.at_level(logging.INFO, "evenstep"):
-        loader = evenstep.DataLoader(rows, policy=POLICY, collate_fn=Collate(), num_workers=1)
-        loader.learn()
-    assert "pixels are made before batches are planned" in caplog.text
 
 
 # What ranks agree on

@@ -1,5 +1,4 @@
-"""A rank that waits says for whom, since when, and what that one does; a rank that does not, says
-nothing."""
+"""A rank that waits says for whom, since when, and what that one does."""
 
 from __future__ import annotations
 
@@ -12,16 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from faults import FORK, loader_over, staff
 from ranks import Job, Rank
 
 import evenstep
 from documents import Documents
-from gloo_lines import without_gloo
 
 SECONDS = 2.0  # until a rank that does not answer is named
-LONG = 30.0
 SLOW = 1.4  # and one that answers
 
 
@@ -103,33 +99,3 @@ def test_a_stopped_rank_is_named(tmp_path: Path) -> None:
     stopped = f"rank 1 (process {job.pid(1)} on {socket.gethostname()}), which has not answered"
     assert stopped in waits.log
     assert "is stopped (SIGSTOP or a debugger)" in waits.log
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("who", ["rank", "batcher", "worker", "all"])
-def test_a_process_that_is_stopped_for_30_seconds_costs_no_sample(tmp_path: Path, who: str) -> None:
-    with Job(one_epoch, 2, FORK, folder=tmp_path) as job:
-        staffs = [job.heard(rank, "training") for rank in range(2)]
-        stopped = {
-            "rank": [job.pid(1)],
-            "batcher": staffs[1].batcher,
-            "worker": staffs[1].workers,
-            "all": [job.pid(1), *staffs[1].batcher, *staffs[1].workers],
-        }[who]
-        for number in (signal.SIGSTOP, signal.SIGCONT):
-            for pid in stopped:
-                os.kill(pid, number)
-            time.sleep(LONG if number == signal.SIGSTOP else 0)
-        outcomes = job.join(30)
-    assert sum(outcome.value for outcome in outcomes) == 300
-    assert "rank 0 has waited 20 s for rank 1" in outcomes[0].log
-
-
-FIXED = evenstep.FixedBatch(8)
-
-
-def test_nothing_is_logged_while_nobody_waits_long(tmp_path: Path) -> None:
-    with Job(one_epoch, 2, {**FORK, "warn_after": 10, "policy": FIXED}, folder=tmp_path) as job:
-        outcomes = job.join(30)
-    assert [without_gloo(outcome.log) for outcome in outcomes] == ["", ""]
-    assert sum(outcome.value for outcome in outcomes) == 300

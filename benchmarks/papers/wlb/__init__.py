@@ -4,7 +4,5 @@ positions        Figure 3: lengths, by position in a window
 algorithm_1      the paper's packer line by line, and thresholds of its queues
 packing_run      packers over a stream of documents
 table2           Table 2, on one rank and on several
-figures          Figures 12 and 13 as predictions
-step_time_model  the time of a step under 4D parallelism
 sharded_layer    Figure 15 on real ranks
 """

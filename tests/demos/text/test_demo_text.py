@@ -6,19 +6,13 @@ import pickle
 import random
 from pathlib import Path
 
-import numpy as np
-import pytest
 import torch
 
-from evenstep.errors import ConfigurationError
-from evenstep.plan import Even, FixedBatch
-from evenstep_demos.text.budget import TrainingOptions, _simulate, choose
-from evenstep_demos.text.corpus import Corpus, read_parquet, read_standard_library
+from evenstep_demos.text.corpus import Corpus, read_standard_library
 from evenstep_demos.text.prepared_text import (
     END,
     load_tokenizer,
     prepare,
-    train_tokenizer,
 )
 
 
@@ -26,14 +20,6 @@ def _write(root: Path, files: dict[str, bytes]) -> None:
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content)
-
-
-def _parquet(path: Path, columns: dict[str, list], rows_per_group: int = 4) -> Path:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table(columns), path, row_group_size=rows_per_group)
-    return path
 
 
 def test_blocks_that_are_blank_unreadable_or_copies_are_left_out(tmp_path: Path) -> None:
@@ -58,35 +44,6 @@ def test_blocks_that_are_blank_unreadable_or_copies_are_left_out(tmp_path: Path)
         "x = 1\n",
     ]
     assert read.found == 9
-
-
-def test_a_folder_without_sources_names_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"--data FILE\.parquet"):
-        read_standard_library(0, tmp_path)
-
-
-def test_rows_of_a_parquet_column_are_read_once_each(tmp_path: Path) -> None:
-    texts = [f"document {i}" for i in range(10)]
-    path = _parquet(tmp_path / "t.parquet", {"body": [*texts, None, "", "document 3"]})
-    read = read_parquet(path, "body", 0)
-    assert sorted(read.documents) == sorted(texts)
-    assert read.found == 13
-    assert read_parquet(path, "body", 1).documents != read.documents
-
-
-def test_a_wrong_column_is_refused_with_the_names_there_are(tmp_path: Path) -> None:
-    path = _parquet(tmp_path / "t.parquet", {"id": [1, 2], "body": ["a", "b"]})
-    with pytest.raises(ConfigurationError, match=r"no column 'text'; it has id, body"):
-        read_parquet(path, "text", 0)
-    with pytest.raises(ConfigurationError, match=r"'id' of .* holds int64, not text"):
-        read_parquet(path, "id", 0)
-
-
-def test_a_file_that_is_not_parquet_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "t.parquet").write_text("no parquet")
-    for name in ("t.parquet", "missing.parquet"):
-        with pytest.raises(ConfigurationError, match=name):
-            read_parquet(tmp_path / name, "text", 0)
 
 
 LIMIT, VOCABULARY = 64, 300
@@ -119,34 +76,3 @@ def test_documents_are_trained_on_held_out_or_too_long() -> None:
         assert END not in tokens
         assert tokenizer.decode(tokens) == text
         assert sample["labels"].tolist() == [*tokens, last]
-
-
-def test_text_that_spells_the_end_token_does_not_end_a_document() -> None:
-    tokenizer = train_tokenizer(["some text to train on"], 300)
-    text = "before<|end|>after"
-    loaded = load_tokenizer(tokenizer)
-    ids = loaded.encode(text).ids
-    assert END not in ids
-    assert loaded.decode(ids) == text
-
-
-@pytest.mark.parametrize(
-    ("documents", "words"),
-    [(0, "0 to train on and 0 to hold out, for 2 ranks"), (9, "0 to hold out")],
-)
-def test_too_little_text_is_refused_with_the_numbers(documents: int, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        prepare(_corpus(documents), LIMIT, VOCABULARY, ranks=2, model=torch.nn.Module)
-
-
-def test_both_runs_take_about_as_many_steps() -> None:
-    max_tokens = 1536
-    lengths = np.random.default_rng(2).lognormal(5, 1, 400).astype(np.int64).clip(2, 600)
-    options = TrainingOptions(max_tokens=max_tokens)
-    choice = choose(lengths, options)
-    assert lengths.max() <= choice.max_tokens <= max_tokens
-    fixed, even = (
-        _simulate(policy, lengths, options).steps
-        for policy in (FixedBatch(choice.batch_size), Even(choice.max_tokens))
-    )
-    assert abs(fixed - even) <= 0.05 * fixed  # steps jump where one more long sample fits

@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("accelerate")
 
 from script_jobs import run_script
-from sharded_on_cpu import ways, with_deepspeed
+from sharded_on_cpu import ways
 from update_checks import Update, check_epoch, together
 
 pytestmark = [pytest.mark.integrations, pytest.mark.timeout(1000)]
@@ -47,13 +47,3 @@ def test_a_killed_job_goes_on_where_it_saved(tmp_path: Path, way: str) -> None:
     assert together(again) == together(rest)
     for one, other in zip(again[0], rest[0], strict=True):
         assert torch.equal(one.gradient, other.gradient)
-
-
-@with_deepspeed
-def test_a_blank_lets_a_rank_without_an_image_train(tmp_path: Path) -> None:
-    """ZeRO-3 trains as one process does."""
-    pytest.importorskip("transformers", minversion="5.23")
-    from blank_job import check
-
-    told = run_script(SCRIPT.with_name("blank_loop.py"), 2, tmp_path)
-    check([(rows, torch.tensor(parameters)) for rows, parameters in told])

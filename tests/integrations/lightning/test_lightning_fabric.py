@@ -14,7 +14,7 @@ from lightning.fabric import Fabric
 from lightning_job import trainer_environment
 from ranks import Rank, run
 from tiny_model import TinyModel
-from update_checks import DOCUMENTS, Update, check_epoch, check_resumed, gradient_of, loader_of
+from update_checks import Update, check_epoch, check_resumed, gradient_of, loader_of
 
 import evenstep
 from evenstep.integrations import lightning as even
@@ -82,12 +82,3 @@ def test_a_loop_that_trains_wrongly_is_stopped() -> None:
         train(None, scaled=False)
     with pytest.raises(evenstep.ConfigurationError, match=r"loader\.step\.ends_update"):
         train(None, early=True)
-
-
-def test_what_is_no_loader_of_ours_is_refused() -> None:
-    with pytest.raises(evenstep.ConfigurationError, match=r"but for fabric\.setup_dataloaders"):
-        even.setup(Fabric(accelerator="cpu"), torch.utils.data.DataLoader(DOCUMENTS))
-    fabric = Fabric(accelerator="cpu", devices=1)
-    fabric.launch()
-    with pytest.raises(TypeError, match="Only PyTorch DataLoader"):
-        fabric.setup_dataloaders(loader_of())

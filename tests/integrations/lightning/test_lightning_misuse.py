@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from attention_notices import notices
 
 pytest.importorskip("lightning.fabric")
 
@@ -15,7 +14,6 @@ from lightning_job import Module, trained, trainer_of
 from update_checks import DOCUMENTS, check_epoch, loader_of
 
 import evenstep
-from evenstep.errors import MismatchError
 from evenstep.integrations import lightning as even
 
 pytestmark = [pytest.mark.integrations, pytest.mark.timeout(60)]
@@ -115,30 +113,6 @@ def test_what_would_train_wrong_is_refused(tmp_path: Path, case: str) -> None:
     assert "bare" not in case or trainer.global_step == 0
 
 
-def test_a_loader_in_a_list(tmp_path: Path) -> None:
-    class First(Module):
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            return super().training_step(batch[0], batch_idx)
-
-    module = First()
-    even.fit(trainer_of(None, tmp_path), module, loaders(1))
-    check_epoch([trained(module)[0]], 1)
-
-
-def test_a_fast_run_may_end_in_the_middle_of_an_update(tmp_path: Path) -> None:
-    even.fit(trainer_of(None, tmp_path, fast_dev_run=True, **PARTS), Module(), loader_of(3))
-
-
-def test_attention_that_is_slow_where_shapes_vary_is_told_of_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def train() -> None:
-        for _ in range(2):
-            even.fit(trainer_of(None, tmp_path, fast_dev_run=True), Module(), loader_of())
-
-    assert len(notices(monkeypatch, caplog, train)) == 1
-
-
 def test_torchs_loader_evaluates_while_evensteps_trains(tmp_path: Path) -> None:
     module = Validated()
     trainer = trainer_of(None, tmp_path, val_check_interval=3, num_sanity_val_steps=0)
@@ -162,16 +136,3 @@ def test_a_checkpoint_in_the_middle_of_an_update(tmp_path: Path) -> None:
 
     with pytest.warns(UserWarning, match="after step 1, in the middle of an update"):
         even.fit(trainer_of(None, tmp_path, accumulate_grad_batches=3), Saving(), loader_of(3))
-
-
-def test_a_checkpoint_without_the_loader(tmp_path: Path) -> None:
-    trainer = trainer_of(None, tmp_path, max_steps=2)
-    even.fit(trainer, Module(), torch_loader())
-    trainer.save_checkpoint(tmp_path / "bare.ckpt")
-    with pytest.raises(MismatchError, match="was saved without evenstep"):
-        even.fit(
-            trainer_of(None, tmp_path, max_epochs=2),
-            Module(),
-            loader_of(),
-            ckpt_path=tmp_path / "bare.ckpt",
-        )

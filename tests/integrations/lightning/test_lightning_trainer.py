@@ -22,7 +22,6 @@ from tiny_model import TinyModel
 from torch.distributed.fsdp import fully_shard
 from update_checks import (
     DOCUMENTS,
-    SIZES,
     Update,
     check_epoch,
     check_killed,
@@ -56,18 +55,6 @@ def fit(rank: Rank, folder: Path, accumulate: int | None, **options: Any) -> Any
     loader = sized_loader() if accumulate is None else loader_of(accumulate)
     even.fit(trainer, module, loader)
     return trained(module), log.logged
-
-
-@pytest.mark.parametrize("made", [False, True])
-def test_the_loader_takes_the_cost_of_the_modules_model(tmp_path: Path, made: bool) -> None:
-    module, bare, loader = Module(), Module(), loader_of()
-    module.model.config = SIZES
-    other = loader_of()
-    for each, one in ((module, loader), (bare, other)):
-        given = even.loader(one) if made else one
-        even.fit(trainer_of(None, tmp_path, fast_dev_run=True), each, given)
-    assert loader.policy == evenstep.Even(256, cost=evenstep.cost_of(SIZES))
-    assert other.policy == evenstep.Even(256)
 
 
 def check_updates(
@@ -245,29 +232,3 @@ def test_manual_optimization_scales_too(tmp_path: Path) -> None:
     gradient, _ = one_batch(model, updates[0].samples)
     assert (updates[0].gradient - gradient).norm() < 1e-5 * gradient.norm()
     assert [update.steps for update in updates][:-1] == [3] * (len(updates) - 1)
-
-
-@pytest.mark.parametrize("name", ["Qwen2.5-VL", "LLaVA-OneVision"])
-def test_every_update_on_raw_rows_is_that_of_one_batch(tmp_path: Path, name: str) -> None:
-    """The collate function makes tokens and pixels."""
-    pytest.importorskip("transformers")
-    from vision_rows import Rows, of_one_batch
-
-    from families import FAMILIES
-
-    family = FAMILIES[name]
-    rows = Rows(family, 17)
-    loader = evenstep.DataLoader(
-        rows,
-        policy=evenstep.Even(max_tokens=512),
-        collate_fn=family.collate,
-        shuffle=True,
-        accumulate=2,
-    )
-    module = Module(family.model(0), rate=0.0)
-    even.fit(trainer_of(None, tmp_path, accumulate_grad_batches=2), module, loader)
-    (updates,) = trained(module)
-    assert sorted(samples_of(updates)) == list(range(17))
-    for update in updates:
-        _, expected = of_one_batch(module.model, family.collate, [rows[i] for i in update.samples])
-        assert (update.gradient - expected).abs().max() <= 1e-5 * expected.abs().max()

@@ -142,11 +142,6 @@ def make(changed: Any = None, **options: Any) -> Any:
     )
 
 
-def test_a_loss_that_is_no_mean_over_tokens_is_refused() -> None:
-    with pytest.raises(evenstep.ConfigurationError, match="calculate_per_token_loss is False"):
-        make(config(calculate_per_token_loss=False))
-
-
 def test_a_pipeline_with_one_shape_refuses_another() -> None:
     of_one_shape = config(pipeline_model_parallel_size=2)
     iterator = make(of_one_shape)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ from families.media import image_row
 from families.tiny import WIDTH, byte_tokenizer, chat_template, seeded, text_sizes
 
 COUNT = 41
-SAVED = 2
-"""Updates between checkpoints."""
 FIVE = transformers.__version__ >= "5"
 LOGGED = ("padding", "imbalance", "composition", "tokens", "tokens_per_step")
 PATCH = 8
@@ -93,25 +90,6 @@ def check_once(ranks: list[Any]) -> None:
     """
     rows = [n for one in ranks for update in one["updates"] for n in update]
     assert sorted(rows) == list(range(COUNT))
-
-
-def check_killed(job: Callable[..., list[Any]], whole: Any, killed: Any, resumed: Any) -> None:
-    """What follows a checkpoint is what the uninterrupted job did.
-
-    Args:
-        job: runs a job of two ranks, with options of its own.
-        whole, killed: what the jobs are configured by.
-        resumed: the same of the job that goes on, made once there is a checkpoint.
-    """
-    whole = job(whole)
-    job(killed, stop=SAVED + 1, dies=True)
-    again = job(resumed())
-    check_once(whole)
-    for truth, resumed in zip(whole, again, strict=True):
-        assert len(truth["updates"]) > SAVED + 1
-        assert resumed["updates"] == truth["updates"][SAVED:]
-        assert resumed["losses"] == truth["losses"][SAVED:]
-        assert resumed["epoch"] == truth["epoch"] == 1.0
 
 
 class Reporter(Witness):

@@ -4,7 +4,6 @@ environment of `pip install axolotl==0.19.0 -e '.[test-tools]'`."""
 from __future__ import annotations
 
 import json
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ if find_spec("axolotl") is None:  # importing it takes seconds, and changes the 
 
 from disk_jobs import (
     COUNT,
-    SAVED,
-    check_killed,
     check_once,
     write_checkpoint,
     written_row,
@@ -119,20 +116,3 @@ def test_every_row_once_and_the_gradient_of_one_batch(
     told = run_script(SCRIPT, ranks, tmp_path, config=trained)
     check_once(told)
     assert told[0]["late"] == (kind == "column")
-
-
-def test_killed_in_mid_epoch(tmp_path: Path, data: Path) -> None:
-    saving = {"learning_rate": 1e-2, "save_strategy": "steps", "save_steps": SAVED}
-
-    def job(path: str, **others: Any) -> list[Any]:
-        return run_script(SCRIPT, 2, tmp_path, config=path, **others)
-
-    def of(name: str, **more: Any) -> str:
-        return config(data, tmp_path / name, "messages", **saving, **more)
-
-    def resumed() -> str:
-        saved = tmp_path / "killed" / f"checkpoint-{SAVED}"
-        shutil.copy(data / "model" / "processor_config.json", saved)
-        return of("killed", base_model=str(saved), resume_from_checkpoint=str(saved))
-
-    check_killed(job, of("whole"), of("killed"), resumed)

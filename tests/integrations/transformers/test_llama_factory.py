@@ -14,8 +14,6 @@ pytest.importorskip("llamafactory", reason="LLaMA-Factory has an environment of 
 
 from disk_jobs import (
     COUNT,
-    SAVED,
-    check_killed,
     check_once,
     write_checkpoint,
     written_row,
@@ -97,18 +95,3 @@ def test_every_row_once_and_the_gradient_of_one_batch(
     tmp_path: Path, data: Path, ranks: int
 ) -> None:
     check_once(run_script(SCRIPT, ranks, tmp_path, **options(data, tmp_path / "trained")))
-
-
-def test_killed_in_mid_epoch(tmp_path: Path, data: Path) -> None:
-    prepared = {"tokenized_path": str(tmp_path / "prepared")}
-    once = options(data, tmp_path / "once", learning_rate=1e-2, max_steps=1, **prepared)
-    run_script(SCRIPT, 1, tmp_path, **once)
-    saving = {"learning_rate": 1e-2, "save_strategy": "steps", "save_steps": SAVED, **prepared}
-
-    def job(given: dict[str, Any], **others: Any) -> list[Any]:
-        return run_script(SCRIPT, 2, tmp_path, **given, **others)
-
-    whole, killed = (options(data, tmp_path / name, **saving) for name in ("whole", "killed"))
-    saved = str(tmp_path / "killed" / f"checkpoint-{SAVED}")
-    resumed = {**killed, "model_name_or_path": saved, "resume_from_checkpoint": saved}
-    check_killed(job, whole, killed, lambda: resumed)

@@ -1,18 +1,15 @@
-"""Data of other kinds: ranks with few samples, samplers, iterable datasets, collate functions that
-make the labels, and trainers that a launcher makes."""
+"""Data of other kinds: ranks with few samples, iterable datasets, no collate function, and trainers
+that a launcher makes."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import transformers
 from launched_rank import as_rank
-from open_handles import Unmarked
 from ranks import Rank, run
 from tiny_trainer import (
     POLICY,
@@ -25,17 +22,12 @@ from tiny_trainer import (
     together,
 )
 from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
     IterableDataset,
-    RandomSampler,
 )
 from transformers import Trainer
 
 import evenstep
 from evenstep.integrations import transformers as even
-from evenstep.integrations.rank_values import ranks
 
 datasets = pytest.importorskip("datasets")
 distributed = pytest.importorskip("datasets.distributed")
@@ -131,87 +123,6 @@ def test_iterable_datasets(tmp_path) -> None:
             assert seen[N:] != seen[: len(seen) - N], "the second epoch has the first one's order"
 
 
-class GivenOrder(Trainer):
-    """A user's trainer with a loader of his own."""
-
-    order: Any = None
-
-    def get_train_dataloader(self) -> Any:
-        order = self.order(self.accelerator)
-        if isinstance(order, DataLoader):
-            return order
-        options = {"collate_fn": self.data_collator, **order}
-        return self.accelerator.prepare(DataLoader(self.train_dataset, **options))
-
-
-def prepared(accelerator: Any, **order: Any) -> DataLoader:
-    """By another function than `Accelerator.prepare`, which evenstep has put aside."""
-    from accelerate.data_loader import prepare_data_loader
-
-    loader = DataLoader(
-        [documents()[i] for i in range(N)], collate_fn=evenstep.PadCollator(), **order
-    )
-    return prepare_data_loader(loader, put_on_device=True, device=accelerator.device)
-
-
-class Batches:
-    """A batch sampler that knows of no ranks."""
-
-    def __len__(self) -> int:
-        return -(-N // 3)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter([[*range(i, min(i + 3, N))] for i in range(0, N, 3)])
-
-
-ORDERS: dict[str, Any] = {
-    "class": lambda accelerator: {"batch_sampler": Batches()},
-    "plain": lambda accelerator: {
-        "batch_sampler": BatchSampler(RandomSampler(range(N)), 4, drop_last=False)
-    },
-    "part of the rows": lambda accelerator: {
-        "sampler": RandomSampler(range(N), num_samples=N - 5),
-    },
-    "distributed": lambda accelerator: {
-        "sampler": DistributedSampler(range(N), *reversed(ranks())),
-    },
-    "prepared, class": lambda accelerator: prepared(accelerator, batch_sampler=Batches()),
-}
-
-
-def ordered(rank: Rank, folder: Any) -> dict[str, list[int]]:
-    as_rank(rank)
-    found = {}
-    for name, order in ORDERS.items():
-        trainer = make_trainer(folder, cls=GivenOrder, num_train_epochs=1)
-        trainer.order = order
-        torch.manual_seed(0)
-        even.install(trainer, policy=POLICY).train()
-        found[name] = [i for update in together(gathered(trainer.model.seen)) for i in update]
-    return found
-
-
-def test_each_row_of_a_loader_of_the_users_comes_on_one_rank(tmp_path) -> None:
-    seen = run(ordered, 2, tmp_path, folder=tmp_path, within=170)[0]
-    for name, rows in seen.items():
-        # torch's own repeats rows to make shares equal.
-        assert len(rows) == len(set(rows)) + (N % 2 if name == "distributed" else 0), name
-        assert len(set(rows)) == (N - 5 if name == "part of the rows" else N), name
-
-
-def in_sequence(rank: Rank, folder: Any) -> None:
-    as_rank(rank)
-    trainer = make_trainer(folder, dataset=documents(60), train_sampling_strategy="sequential")
-    even.install(trainer, policy=evenstep.FixedBatch(3)).train()
-    updates = [update for update in together(gathered(trainer.model.seen)) if update]
-    assert updates == [[*range(n, n + 6)] for n in range(0, 60, 6)]
-
-
-@pytest.mark.skipif(transformers.__version__ < "5", reason="no train_sampling_strategy")
-def test_sequential_sampling_is_the_order_of_the_dataset(tmp_path) -> None:
-    run(in_sequence, 2, tmp_path, folder=tmp_path, within=100)
-
-
 class CustomTrainer(Trainer):
     """A launcher's own class."""
 
@@ -253,28 +164,3 @@ def test_samples_are_padded_or_packed_without_a_collate_function(tmp_path, packe
     trainer = make_trainer(tmp_path, model=CountingLlama(), cls=without_collator)
     even.install(trainer, policy=POLICY, packed=packed).train()
     assert trainer.model.tokens == sum(len(documents()[i]["input_ids"]) for i in range(N))
-
-
-class Noting(Trainer):
-    """Notes what each sample asked for and got."""
-
-    noted: list[tuple[int, int]]
-
-    def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if (inputs["labels"] != -100).any():  # others fill up a short update
-            self.noted += zip(inputs["asked"].tolist(), inputs["got"].tolist(), strict=True)
-        inputs = {name: inputs[name] for name in ("input_ids", "attention_mask", "labels")}
-        return super().training_step(model, inputs, *args, **kwargs)
-
-
-@pytest.mark.slow
-def test_a_dataset_that_opens_its_file_late_is_read_by_the_workers_alone(tmp_path) -> None:
-    dataset = Unmarked(tmp_path, 200)
-    before = copy.copy(vars(dataset))
-    options = {"remove_unused_columns": False, "dataloader_num_workers": 2}
-    trainer = make_trainer(tmp_path / "out", dataset=dataset, cls=Noting, **options)
-    trainer.noted = []
-    policy = evenstep.Even(max_tokens=2048)
-    even.install(trainer, policy=policy, packed=False, update_tokens=6000).train()
-    assert sorted(trainer.noted) == [(n, n) for n in range(200)]
-    assert vars(dataset) == before

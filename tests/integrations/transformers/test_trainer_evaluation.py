@@ -13,7 +13,6 @@ from ranks import Rank, run
 from test_trainer_gradients import LOSSES
 from tiny_trainer import POLICY, TellingLlama, documents, make_trainer
 from torch.nn.functional import cross_entropy
-from transformers import Trainer
 
 import evenstep
 from evenstep.integrations import transformers as even
@@ -79,25 +78,6 @@ def check(folder: Path, model: Any, options: dict[str, Any], extra: dict[str, An
 )
 def test_two_ranks(tmp_path: Path, names: list[str]) -> None:
     run(evaluate, 2, tmp_path, names, folder=tmp_path, within=120)
-
-
-@pytest.mark.integrations
-def test_one_rank(tmp_path: Path) -> None:
-    run(evaluate, 1, tmp_path, [*LOSSES], folder=tmp_path, within=120)
-
-
-@pytest.mark.integrations
-def test_a_loader_of_the_users_own(tmp_path: Path, caplog: Any) -> None:
-    class Own(Trainer):
-        def get_train_dataloader(self) -> Any:
-            return evenstep.DataLoader(self.train_dataset, policy=POLICY)
-
-        def get_eval_dataloader(self, *_: Any) -> Any:
-            return evenstep.DataLoader(documents(COUNT), policy=POLICY)
-
-    trainer = even.install(make_trainer(tmp_path, cls=Own))
-    assert trainer.evaluate()["eval_loss"] == pytest.approx(truth(trainer.model)[-1], rel=1e-6)
-    assert "may learn worse" not in caplog.text
 
 
 def losses(rank: Rank, folder: Path, name: str) -> None:

@@ -23,7 +23,6 @@ from torch.nn.functional import cross_entropy
 
 import evenstep
 from evenstep.cost import FittedCost
-from evenstep.errors import ConfigurationError
 from evenstep.integrations import transformers as even
 
 SMOOTHING = 0.1
@@ -113,24 +112,3 @@ def test_what_fits_is_found_while_training(tmp_path) -> None:
     assert len(updates) == 3
     seen = model.seen.flat()
     assert len(seen) == len(set(seen))
-
-
-@pytest.mark.integrations
-@pytest.mark.parametrize(
-    ("arguments", "asked", "said"),
-    [({}, {}, "max_steps"), ({"max_steps": 3}, {"update_tokens": 100_000}, "pass accumulate=")],
-)
-def test_updates_that_nobody_can_count_are_refused(
-    tmp_path, arguments: dict[str, Any], asked: dict[str, Any], said: str
-) -> None:
-    trainer = even.install(make_trainer(tmp_path, **arguments), policy=FOUND, **asked)
-    with pytest.raises(ConfigurationError, match=said):
-        trainer.train()
-
-
-@pytest.mark.integrations
-def test_deepspeed_keeps_its_number(tmp_path) -> None:
-    trainer = even.install(make_trainer(tmp_path), policy=SIZED, update_tokens=256)
-    trainer.is_deepspeed_enabled = True
-    with pytest.raises(ConfigurationError, match=r"update_tokens=256.*DeepSpeed"):
-        trainer.get_train_dataloader()

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from attention_notices import notices
-from tiny_trainer import POLICY, TellingLlama, documents, make_trainer
+from tiny_trainer import POLICY, documents, make_trainer
 from transformers import Trainer
 
 import evenstep
@@ -46,67 +45,6 @@ def test_a_loader_for_evaluation(tmp_path) -> None:
     trainer = even.install(make_trainer(tmp_path, cls=Evaluated))
     with pytest.raises(evenstep.ConfigurationError, match=r"to evaluate, .* map-style dataset"):
         trainer.evaluate()
-
-
-def test_attention_that_is_slow_where_shapes_vary_is_told_of_once(
-    tmp_path, monkeypatch, caplog
-) -> None:
-    trainer = even.install(make_trainer(tmp_path, max_steps=1), policy=POLICY)
-
-    def train() -> None:
-        for _ in range(2):
-            trainer.train()
-
-    assert len(notices(monkeypatch, caplog, train)) == 1
-
-
-@pytest.mark.integrations
-def test_a_loader_with_install(tmp_path) -> None:
-    trainer = even.install(make_trainer(tmp_path, cls=OwnLoader, num_train_epochs=2))
-    trainer.train()
-    assert sorted(trainer.model.seen.flat()) == sorted(2 * list(range(len(documents()))))
-
-
-@pytest.mark.integrations
-@pytest.mark.parametrize(
-    ("trainer", "installed", "said"),
-    [
-        ({"cls": OwnLoader, "gradient_accumulation_steps": 2}, {}, "make them equal"),
-        ({"cls": OwnLoader}, {"policy": POLICY}, "install the trainer without any"),
-        ({}, {}, "no policy"),
-    ],
-)
-def test_options_that_do_not_go_with_the_loader(
-    tmp_path, trainer: dict[str, Any], installed: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(evenstep.ConfigurationError, match=said):
-        even.install(make_trainer(tmp_path, **trainer), **installed).train()
-
-
-@pytest.mark.integrations
-def test_install_takes_a_trainer_and_once(tmp_path) -> None:
-    with pytest.raises(evenstep.ConfigurationError, match="trainer_class takes a class"):
-        even.install(Trainer, policy=POLICY)
-    with pytest.raises(evenstep.ConfigurationError, match=r"transformers\.Trainer"):
-        even.install(TellingLlama(), policy=POLICY)
-    trainer = even.install(make_trainer(tmp_path), policy=POLICY)
-    with pytest.raises(evenstep.ConfigurationError, match="already"):
-        even.install(trainer, policy=POLICY)
-
-
-@pytest.mark.integrations
-@pytest.mark.parametrize(
-    ("options", "policy", "said"),
-    [
-        ({"auto_find_batch_size": True}, POLICY, "docs/tuning.md"),
-        ({}, evenstep.WorkloadPacking(64, micro_batches=2), "micro-batches"),
-    ],
-)
-def test_arguments(tmp_path, options: dict[str, Any], policy: Any, said: str) -> None:
-    trainer = make_trainer(tmp_path, **options)
-    with pytest.raises(evenstep.ConfigurationError, match=said):
-        even.install(trainer, policy=policy)
-    assert type(trainer) is Trainer
 
 
 @pytest.mark.integrations

@@ -125,19 +125,9 @@ def test_packed_on_two_ranks(tmp_path: Any) -> None:
     run(packs, 2, tmp_path, "sdpa", 3, folder=tmp_path, within=150)
 
 
-def test_padded_where_nobody_packs(tmp_path: Any) -> None:
-    _, seen = train(tmp_path, "sdpa")
-    assert any(len(row["input_ids"]) > 1 for rows in seen.samples for row in rows)
-
-
 def test_a_model_that_lets_documents_see_each_other_is_refused(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transformers.__version__", "4.57.6")
     with pytest.raises(ConfigurationError, match="see each other under attention 'sdpa'"):
         train(tmp_path, "sdpa", packed=True)
-
-
-def test_a_policy_without_packed_groups_is_refused(tmp_path: Any) -> None:
-    with pytest.raises(ConfigurationError, match="packed=True, and TokenBudget has no such form"):
-        train(tmp_path, "sdpa", policy=evenstep.TokenBudget(64), packed=True)

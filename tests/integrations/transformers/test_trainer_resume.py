@@ -27,7 +27,6 @@ from vision_rows import Rows
 
 import evenstep
 from evenstep.cost import FittedCost
-from evenstep.errors import MismatchError
 from evenstep.integrations import transformers as even
 from families import FAMILIES
 
@@ -154,13 +153,6 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path, caplog) -> None:
     again.train(resume_from_checkpoint=True)
     assert "checkpoint-8 was not saved to its end" in caplog.text
     assert len([update for update in again.model.seen.samples if update]) == 4
-
-
-def test_a_checkpoint_of_trainer_alone_is_refused(tmp_path) -> None:
-    make_trainer(tmp_path, max_steps=2, save_strategy="steps", save_steps=2).train()
-    trainer = even.install(make_trainer(tmp_path), policy=POLICY)
-    with pytest.raises(MismatchError, match="saved without evenstep"):
-        trainer.train(resume_from_checkpoint=True)
 
 
 def drawn(epochs: int) -> Counter[int]:

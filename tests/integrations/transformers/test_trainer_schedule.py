@@ -13,7 +13,6 @@ from transformers import TrainerCallback
 
 import evenstep
 from evenstep.integrations import transformers as even
-from evenstep.integrations.transformers import trainer_run
 
 N = len(documents())
 
@@ -77,24 +76,6 @@ def test_a_fraction_of_an_epoch(tmp_path) -> None:
 
 
 @pytest.mark.integrations
-def test_max_steps_goes_on_over_epochs(tmp_path) -> None:
-    trainer = trained(tmp_path, max_steps=25, num_train_epochs=1)
-    assert trainer.state.global_step == trainer.state.max_steps == 25
-    seen = trainer.model.seen.flat()
-    assert len(seen) > N
-    assert sorted(seen[:N]) == list(range(N))
-
-
-@pytest.mark.integrations
-def test_an_estimate_that_is_too_small_ends_nothing(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(trainer_run, "estimate_steps", lambda loader: 3)
-    trainer = trained(tmp_path, num_train_epochs=2, save_strategy="steps", save_steps=1000)
-    assert sorted(trainer.model.seen.flat()) == sorted(2 * list(range(N)))
-    assert trainer.state.max_steps == trainer.state.global_step > 6
-    assert checkpoints(tmp_path) == [trainer.state.global_step]
-
-
-@pytest.mark.integrations
 def test_samples_that_are_skipped_do_not_keep_training_from_ending(tmp_path) -> None:
     """The last update is not known to be one; the last checkpoint is saved all the same."""
     too_long = [i for i, length in enumerate(documents().lengths) if length > 40]
@@ -108,19 +89,6 @@ def test_samples_that_are_skipped_do_not_keep_training_from_ending(tmp_path) -> 
     assert sorted(trainer.model.seen.flat()) == sorted(2 * sorted({*range(N)} - {*too_long}))
     assert trainer.state.epoch == 2.0
     assert checkpoints(tmp_path) == [trainer.state.global_step]
-
-
-@pytest.mark.integrations
-def test_samples_that_are_too_long_are_cut_and_count_as_long_as_they_are_then(tmp_path) -> None:
-    trainer = even.install(
-        make_trainer(tmp_path), policy=evenstep.Even(max_tokens=40), too_long="truncate"
-    )
-    trainer.train()
-    data = documents()
-    supervised = [i for i in range(N) if (data[i]["labels"][1:40] != -100).any()]
-    assert sorted(trainer.model.seen.flat()) == supervised
-    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert logged[-1]["tokens"] == int(data.lengths.clip(max=40).sum())
 
 
 @pytest.mark.integrations

@@ -1,5 +1,4 @@
-"""Training that stops early, and that resumes with updates of another size, or from the weights
-alone."""
+"""Training that resumes with updates of another size, or from the weights alone."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from tiny_trainer import (
     make_trainer,
     together,
 )
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import TrainerCallback
 
 from evenstep.integrations import transformers as even
 
@@ -30,35 +29,6 @@ class StopAndSave(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         if state.global_step == STOP:
             control.should_training_stop = control.should_save = True
-
-
-def stop_early(rank: Rank, folder: Path) -> None:
-    """A metric that never improves, as the learning rate is 0, ends training at the second look;
-    and what is left is trained on after a resume."""
-    as_rank(rank)
-    options = {
-        "eval_strategy": "steps",
-        "save_strategy": "steps",
-        "eval_steps": 2,
-        "save_steps": 2,
-        "load_best_model_at_end": True,
-        "remove_unused_columns": False,
-    }
-    extra = {"eval_dataset": [documents()[index] for index in range(4)]}
-    stopped = make_trainer(folder, extra=extra, **options)
-    stopped.add_callback(EarlyStoppingCallback(early_stopping_patience=1))
-    even.install(stopped, policy=POLICY).train()
-    assert stopped.state.global_step == 4
-    assert 0 < stopped.state.epoch < 1
-    rest = even.install(make_trainer(folder, extra=extra, **options), policy=POLICY)
-    rest.train(resume_from_checkpoint=True)
-    assert rest.state.epoch == 1.0
-    every = [together(gathered(each.model.seen)) for each in (stopped, rest)]
-    assert sorted(i for updates in every for u in updates for i in u) == list(range(N))
-
-
-def test_early_stopping(tmp_path: Path) -> None:
-    run(stop_early, 2, tmp_path / "run", folder=tmp_path, within=150)
 
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [

@@ -13,11 +13,8 @@ from launched_rank import as_rank
 from ranks import Rank, run
 from tiny_trainer import (
     Seen,
-    Stop,
     Witness,
     gathered,
-    kill_and_resume,
-    last_checkpoint,
     tiny_config,
     together,
     trl_arguments,
@@ -182,53 +179,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("world_size", "accumulate"), [(1, 3), (2, 1), (2, 3)])
-@pytest.mark.parametrize(("kind", "options"), CASES)
+@pytest.mark.parametrize(
+    ("kind", "options", "world_size", "accumulate"),
+    [*((*case, 2, 3) for case in CASES), (*CASES[0], 1, 3), (*CASES[4], 2, 1)],
+)
 def test_each_pair_once_and_the_gradient_of_one_batch(
-    tmp_path, kind: str, options: dict[str, Any], accumulate: int, world_size: int
+    tmp_path, kind: str, options: dict[str, Any], world_size: int, accumulate: int
 ) -> None:
     pairs = pictures(kind) if kind.endswith("vision") else texts(kind)
     pairs.save_to_disk(str(tmp_path / "pairs"))  # ranks share what trainers map
     run(train, world_size, kind, tmp_path, accumulate, options, folder=tmp_path, within=150)
-
-
-def test_samples_that_a_batch_pairs_are_refused(tmp_path) -> None:
-    pictures("KTO").save_to_disk(str(tmp_path / "pairs"))
-    trainer, seen = make("KTO vision", tmp_path, 1, max_length=None)
-    even.install(trainer, policy=evenstep.Even(2048))
-    with pytest.raises(evenstep.ConfigurationError, match=r"pairs samples .*'apo_zero_unpaired'"):
-        trainer.train()
-    assert not seen.samples[-1]
-
-
-SAVED = 3  # updates between checkpoints
-
-
-def checkpointed(
-    rank: Rank, folder: Path, stop: int | None, kind: str, options: dict[str, Any]
-) -> dict[str, Any]:
-    """Trains from the last checkpoint in the folder, if there is one."""
-    as_rank(rank)
-    saving = {"save_strategy": "steps", "save_steps": SAVED, "learning_rate": 1e-2}
-    trainer, seen = make(kind, folder, 1, **{**saving, "num_train_epochs": 2, **options})
-    if stop is not None:
-        trainer.add_callback(Stop(rank, stop))
-    even.install(trainer, policy=POLICY)
-    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    parameters = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
-    updates = [update for update in together(gathered(seen)) if update]
-    return {"updates": updates, "parameters": parameters}
-
-
-@pytest.mark.parametrize(("kind", "options"), CASES[2:4])
-def test_a_killed_job_resumes(tmp_path, kind: str, options: dict[str, Any]) -> None:
-    def prepare(folder: Path) -> None:
-        texts(kind).save_to_disk(str(folder / "pairs"))
-
-    whole, again, fewer = kill_and_resume(
-        tmp_path, checkpointed, SAVED + 2, kind, options, prepare=prepare
-    )
-    assert again["updates"] == whole["updates"][SAVED:]
-    torch.testing.assert_close(again["parameters"], whole["parameters"], rtol=0, atol=0)
-    trained = whole["updates"][:SAVED] + fewer["updates"]
-    assert sorted(i for update in trained for i in update) == sorted(2 * list(range(N)))

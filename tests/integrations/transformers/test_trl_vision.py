@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from launched_rank import as_rank
-from ranks import Rank, run
 from tiny_trainer import Seen, Witness, trl_arguments
 from vision_trainer import check_updates, identities, telling
 
 import evenstep
-from evenstep.errors import SampleError
 from evenstep.integrations import transformers as even
 from evenstep.plan import Policy
 from families import FAMILIES, IMAGE_FAMILIES, Family
@@ -82,13 +79,6 @@ def placeholder(processor: Any) -> str:
     return after[before.index("!") : after.index("!")]
 
 
-def train(rank: Rank, folder: Any, cases: list[tuple[str, str]], accumulate: int) -> None:
-    as_rank(rank)
-    for name, kind in cases:
-        policy = evenstep.Even(max_tokens=1024)
-        sft(folder, name, kind, policy, gradient_accumulation_steps=accumulate)
-
-
 @pytest.mark.parametrize("name", IMAGE_FAMILIES)
 @pytest.mark.parametrize("kind", ["messages", "prompt-completion", "assistant-only"])
 def test_every_row_once_the_gradient_of_one_batch_and_pixels_once_a_batch_is_planned(
@@ -104,22 +94,3 @@ def test_every_row_once_the_gradient_of_one_batch_and_pixels_once_a_batch_is_pla
     sft(tmp_path, name, kind, evenstep.Even(max_tokens=1024), **options)
     if kind != "assistant-only":
         assert "pixels are made once batches are planned" in caplog.text
-
-
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_two_ranks(tmp_path: Any, accumulate: int) -> None:
-    names = ["Qwen2.5-VL", "LLaVA-NeXT", "Idefics3", "Gemma 3"]
-    cases = [(name, kind) for name in names for kind in ("messages", "prompt-completion")]
-    run(train, 2, tmp_path, cases, accumulate, folder=tmp_path, within=150)
-
-
-def test_a_length_that_cuts_the_tokens_of_an_image_is_an_error_of_the_sample() -> None:
-    from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
-
-    family = FAMILIES["Qwen2-VL"]
-    collate_fn = DataCollatorForVisionLanguageModeling(
-        family.processor(), max_length=12, completion_only_loss=True
-    )
-    row = rows_of(family, "prompt-completion")[1]
-    with pytest.raises(SampleError, match=r"image tokens.* was cut; raise max_length"):
-        evenstep.PreparingCollator(collate_fn=collate_fn).prepare(row)

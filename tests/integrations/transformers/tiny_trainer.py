@@ -192,14 +192,12 @@ def kill_and_resume(
     train: Callable[..., Any],
     stop: int,
     *args: Any,
-    prepare: Callable[[Path], Any] = lambda folder: None,
 ) -> tuple[Any, Any, Any]:
     """What rank 0 reports of a job of two ranks; of one that is killed after `stop` updates and
     goes on from its last checkpoint; and of one rank that goes on from there.
 
     Args:
         train: called with the rank, the folder, `stop` or None, and `args`.
-        prepare: makes what is in the folder before.
     """
 
     def job_folder(name: str) -> Path:
@@ -211,8 +209,6 @@ def kill_and_resume(
         job = job_folder(f"{name} on {ranks}")
         return run(train, ranks, tmp_path / name, None, *args, folder=job, within=WITHIN)[0]
 
-    for name in ("whole", "killed"):
-        prepare(tmp_path / name)
     whole = ended("whole", 2)
     with Job(train, 2, tmp_path / "killed", stop, *args, folder=job_folder("stopped")) as job:
         for rank in (0, 1):

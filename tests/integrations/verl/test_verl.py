@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -192,13 +191,3 @@ def test_what_would_be_wrong_is_the_same_error_on_all_ranks(tmp_path: Path) -> N
         "long": "over max_tokens=20",
     }.items():
         assert part in found[0][name]
-
-
-def test_the_function_takes_what_verl_passes() -> None:
-    names = list(inspect.signature(utils.prepare_micro_batches).parameters)
-    assert names[:3] == ["data", "dp_group", "num_batches_divided_by"]
-
-
-def test_a_module_without_the_name_is_refused() -> None:
-    with pytest.raises(ImportError, match="prepare_micro_batches"):
-        even.balance_updates(ModuleType("engine"))

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import tracemalloc
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.errors import InvariantError
 from evenstep.plan.epoch import (
     UNSIZED,
     Holdings,
@@ -108,41 +105,6 @@ def test_repeats_that_made_shares_even_are_not_left_over(total, world, seed):
         own += share[done].tolist()
     left = remaining(stream.after(progress))
     assert left.tolist() == np.setdiff1d(np.arange(total), own).tolist()
-
-
-def test_two_ranks_that_hold_the_same_position_are_found_out():
-    broken = Stream(4, 4, np.array([1, 1, 3]))
-    with pytest.raises(InvariantError, match="two ranks hold the same position"):
-        broken.after([Progress(0, np.empty(0, np.int64))] * 2)
-
-
-def test_a_stream_of_ten_million_is_never_held_as_a_whole():
-    total, world, window = 10**7, 64, 1024
-    draw = np.random.default_rng(0)
-    stream = Stream(total)
-    progress = []
-    for _ in range(world):
-        taken = int(draw.integers(70_000, 71_000))
-        progress.append(Progress(taken, np.arange(taken - window, taken)))
-    tracemalloc.start()
-    try:
-        after = stream.after(progress)
-        _, state_peak = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        before, _ = tracemalloc.get_traced_memory()
-        share = after.share(17, 48, even=False)
-        _, share_peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    front = max(one.taken for one in progress)
-    held = sum(len(one.unfinished) + front - one.taken for one in progress)
-    assert len(after.leftover) == held
-    assert len(after) == total - sum(one.taken - window for one in progress)
-    assert after.tail == front * world
-    # Some arrays as long as what is held, or as one rank's share: far from 80 MB of positions.
-    assert state_peak < 10 * 8 * held
-    assert share_peak - before < 8 * 8 * len(share)
-    assert len(share) in (len(after) // 48, len(after) // 48 + 1)
 
 
 # What remains of a share
@@ -244,13 +206,6 @@ def test_a_deal_is_as_one_by_one_to_whom_holds_least(
         loads[least] += mean
         expected[least] += 1
     assert dealt.tolist() == np.minimum(expected, free).tolist()
-
-
-def test_before_anything_is_known_all_draw_alike() -> None:
-    held = holdings([0] * 3, [0] * 3, [0] * 3, seen=0)
-    assert next_deal(held, left=100, window=4).tolist() == [8, 8, 8]
-    assert next_deal(held, left=20, window=4).tolist() == [4, 3, 3]
-    assert next_deal(held, left=2, window=4).tolist() == [1, 1, 0]
 
 
 def test_sums_beyond_64_bits_are_no_error() -> None:

@@ -11,8 +11,6 @@ from evenstep.plan.groups import (
     Groups,
     align,
     alignment_target,
-    like_costs,
-    longest_first,
     spread,
     token_budget_groups,
 )
@@ -84,13 +82,6 @@ def test_groups_with_patches_equal_those_formed_sample_by_sample(case: Case) -> 
     assert lists(groups) == grouped_sample_by_sample(lengths, max_tokens, patches, max_patches)
     without = token_budget_groups(int64(lengths), max_tokens)
     assert lists(without) == grouped_sample_by_sample(lengths, max_tokens)
-
-
-@given(st.lists(st.integers(1, 2**31 - 1), max_size=50))
-@example([2**31 - 1, 1, 2**31 - 1, 2, 2])
-def test_longest_first_is_a_stable_sort(lengths: list[int]) -> None:
-    expected = sorted(range(len(lengths)), key=lambda p: (-lengths[p], p))
-    assert longest_first(int64(lengths)).tolist() == expected
 
 
 # Alignment
@@ -221,13 +212,3 @@ def test_each_update_holds_a_group_of_each_stratum(
     if steps == 32:
         assert (np.sort(strata, axis=1) == np.arange(8)).all()
     assert (np.ptp(strata, axis=1) >= 6).all()
-
-
-def test_groups_stay_in_their_class() -> None:
-    order = dealt(24, 4, 1, classes=3) // 8
-    assert (order == order[0]).all()
-
-
-def test_classes_are_of_like_cost() -> None:
-    classes = like_costs(np.array([79.0, 100, 96, 98, 90, 80]), 0.05)
-    assert [c.tolist() for c in classes] == [[1, 3, 2], [4], [5, 0]]

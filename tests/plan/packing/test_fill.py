@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.errors import SampleError
 from evenstep.plan.packing.fill import drain, fill
 from evenstep.plan.packing.outliers import Aim, agree, listed, named
 from evenstep.plan.packing.step_limits import DocumentCost, PackingOptions
@@ -82,17 +81,6 @@ def test_micro_batches_of_similar_cost_form_a_step(
     assert [sorted(groups.sizes.tolist()) for groups in made] == sizes
 
 
-def test_what_balancing_cannot_fit_into_the_fewest_steps_is_packed_by_best_fit() -> None:
-    lengths = np.array([25, 25, 20, 20, 20, 15, 15, 10])
-    (only,) = drain(lengths, LAST)
-    assert [int(lengths[only.group(g)].sum()) for g in range(3)] == [50, 50, 50]
-
-
-def test_a_document_that_fits_in_no_micro_batch_is_refused() -> None:
-    with pytest.raises(SampleError, match="51 tokens"):
-        drain(np.array([51]), LAST)
-
-
 # Aims
 
 SQUARES = PackingOptions(
@@ -116,14 +104,6 @@ def released(ranks: list[list[tuple[int, int]]]) -> list[list[int]]:
         lengths, ages = np.array(rank, np.int64).T
         found.append(lengths[listed(lengths, ages, SQUARES)][places[places >= 0]].tolist())
     return found
-
-
-def test_the_level_is_that_of_documents_which_cost_no_more() -> None:
-    # With the 20, ten tokens would cost 170, and 20 is dearer; 2 and 2 cost 20 in ten tokens.
-    assert aim([[(2, 0), (2, 0), (20, 0)]]).level == 20
-    assert aim([[(2, 0)], [(2, 0), (20, 0)]]).level == 20
-    # No document can be left out where all would be.
-    assert aim([[(20, 0), (20, 0)]]).level == 200
 
 
 SHORT = [(2, 0)] * 50
@@ -154,19 +134,3 @@ def test_outliers_are_released_where_they_make_equal_micro_batches_or_must_not_w
     assert released(ranks) == expected
     dearest = max((length for rank in expected for length in rank), default=0)
     assert aim(ranks).cost == max(dearest**2, 20)
-
-
-def test_a_cost_without_attention_makes_documents_over_the_context_outliers() -> None:
-    options = PackingOptions(
-        context=10, micro_batches=1, max_tokens=30, cost=DocumentCost(linear=1, quadratic=0)
-    )
-    made = agree(4 + 30, 4 + 30, named(np.array([4, 30]), np.zeros(2, int), options)[None], options)
-    assert (made.level, made.cost, made.released.tolist()) == (10, 30, [[0]])
-
-
-@pytest.mark.parametrize("age", [0, 2**20 - 1, 2**40])
-def test_lengths_and_ages_share_a_number_of_a_message(age: int) -> None:
-    made = named(np.array([2**31 - 1]), np.array([age]), SQUARES)
-    assert made[0] >> 20 == 2**31 - 1
-    assert made[0] & (2**20 - 1) == min(age, 2**20 - 1)
-    assert made[1:].tolist() == [0] * 31

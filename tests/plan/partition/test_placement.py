@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.errors import ConfigurationError
 from evenstep.plan.partition.bins import best_fit_decreasing
 from evenstep.plan.partition.greedy import lpt_fill, place
 
@@ -111,16 +109,3 @@ def test_each_sample_goes_where_least_space_is_left_and_ties_to_the_latest(
     capacity = int(lengths.max(initial=1)) + int(more * longest)
     groups = best_fit_decreasing(lengths, capacity)
     assert [groups.group(g).tolist() for g in range(len(groups))] == obvious(lengths, capacity)
-
-
-def test_documents_fill_as_few_groups_as_can_hold_them() -> None:
-    # Most are short, some fill the whole context.
-    lengths = np.exp(np.random.default_rng(0).normal(np.log(1024), 1.4, 10_000))
-    lengths, longest = lengths.astype(np.int64).clip(16, 131_072), 131_072
-    at_least = max(-(-lengths.sum() // longest), (lengths * 2 > longest).sum())
-    assert len(best_fit_decreasing(lengths, longest)) == at_least
-
-
-def test_a_sample_over_the_capacity_is_refused_with_its_place_length_and_limit() -> None:
-    with pytest.raises(ConfigurationError, match="sample 1 has 2,000 tokens, over the capacity"):
-        best_fit_decreasing(np.array([5, 2000, 7]), 1999)

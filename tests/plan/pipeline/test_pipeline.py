@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.errors import ConfigurationError
 from evenstep.plan.pipeline import PipelineSchedule, order_micro_batches
-from evenstep.tools.simulate.distributions import sample_lengths
 
 
 @st.composite
@@ -83,32 +81,6 @@ def test_steps_end_at_the_end_of_the_longest_path(
     assert schedule.makespans(forward).tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"stages": 0}, "stages=0"),
-        ({"chunks": 0}, "chunks=0"),
-        ({"backward": -1.0}, r"backward=-1\.0"),
-        ({"latency": float("inf")}, "latency=inf"),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, float], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        PipelineSchedule(**options)  # type: ignore[arg-type]
-
-
-def test_times_and_micro_batches_that_do_not_suit_a_schedule_are_refused() -> None:
-    PipelineSchedule(stages=4, chunks=2).makespans(np.ones((8, 1)))
-    for chunks, times, message in (
-        (2, np.ones((6, 1)), "micro_batches=6"),
-        (1, np.empty((0, 1)), "micro_batches=0"),
-        (1, [[1.0], [-1.0]], "negative"),
-        (1, [[1.0], [float("nan")]], "finite"),
-    ):
-        with pytest.raises(ConfigurationError, match=message):
-            PipelineSchedule(stages=4, chunks=chunks).makespans(times)
-
-
 # Orders
 
 PLAIN = PipelineSchedule(stages=4)
@@ -119,19 +91,6 @@ def makespan(
 ) -> float:
     ordered = work if order is None else work[order]
     return float(schedule.makespans(ordered[:, None])[0])
-
-
-def cut_at_windows(micro_batches: int, iterations: int, seed: int) -> np.ndarray:
-    """[iterations, micro-batches] work where documents are concatenated and cut every 131,072
-    tokens."""
-    window = 131_072
-    total = micro_batches * iterations * window
-    ends = np.cumsum(sample_lengths("pretrain-128k", total // 3000, seed))
-    assert ends[-1] > total
-    cuts = np.union1d(np.arange(0, total + 1, window), ends[ends < total])
-    lengths = np.diff(cuts).astype(np.float64)
-    work = lengths * (lengths + 24_576)
-    return np.bincount(cuts[:-1] // window, work).reshape(iterations, micro_batches)
 
 
 works = st.lists(st.floats(0, 1000), min_size=1, max_size=20).map(np.array)
@@ -154,21 +113,3 @@ def test_no_order_of_few_is_better(count: int, seed: int) -> None:
     chosen = makespan(work, PLAIN, order_micro_batches(work, PLAIN))
     orders = map(np.array, permutations(range(count)))
     assert chosen == pytest.approx(min(makespan(work, PLAIN, order) for order in orders))
-
-
-@given(works)
-def test_what_rounding_alone_makes_shorter_stays_where_it_is(work: np.ndarray) -> None:
-    # On one stage the makespan is a sum, the same in every order but for rounding.
-    order = order_micro_batches(work, PipelineSchedule(stages=1))
-    assert order.tolist() == list(range(len(work)))
-
-
-def test_order_alone_makes_up_for_most_of_what_cut_windows_lose() -> None:
-    """WLB-LLM's unbalanced packing on a pipeline of four stages."""
-    count, before, after, balanced = 16, 0.0, 0.0, 0.0
-    for work in cut_at_windows(count, 60, seed=3):
-        before += makespan(work, PLAIN)
-        after += makespan(work, PLAIN, order_micro_batches(work, PLAIN))
-        balanced += makespan(np.full(count, work.mean()), PLAIN)
-    assert before / after > 1.2
-    assert after / balanced < 1.1 < before / balanced

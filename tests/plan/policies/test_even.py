@@ -9,8 +9,6 @@ from benchmarks.planning.image_cells import drawn_images
 from evenstep.cost import (
     UNKNOWN_MODEL,
     Cost,
-    FittedCost,
-    GroupShapes,
     PaddedTokenCost,
     TransformerCost,
     VisionLanguageCost,
@@ -22,7 +20,6 @@ from evenstep.tools.simulate.run import run_epoch
 from plan_world import play
 
 MAX_TOKENS = 12_288
-MODEL = TransformerCost(layers=4, hidden_size=512, heads=8, ffn_size=2048)
 LARGE_MODEL = TransformerCost(
     layers=32, hidden_size=4096, heads=32, ffn_size=14336, kv_heads=8, vocab_size=128_256
 )
@@ -70,51 +67,6 @@ def test_packed_groups_are_full_of_time_and_cost_the_same_until_sources_end() ->
     assert by_step.max(axis=1).sum() / by_step.mean(axis=1).sum() < 1.01
 
 
-def test_what_is_made_equal_is_the_cost_of_the_model() -> None:
-    lengths = drawn("ultrachat", 4000)
-    shards = [lengths[shard] for shard in deal(4000, 4, seed=3)]
-    by_model, by_tokens, budget = (
-        simulate(policy, shards, buffer_size=512, cost=MODEL).imbalance - 1
-        for policy in (Even(MAX_TOKENS, cost=MODEL), Even(MAX_TOKENS), TokenBudget(MAX_TOKENS))
-    )
-    assert by_model < 0.6 * by_tokens
-    assert by_model < 0.6 * budget
-
-
-def test_the_imbalance_hardly_grows_with_the_number_of_ranks() -> None:
-    # How many tokens a rank happens to hold differs, and the last windows show it. Before that:
-    def of_most(ranks: int) -> float:
-        lengths = drawn("ultrachat", ranks * 400).reshape(ranks, -1)
-        costs = simulate(Even(MAX_TOKENS), list(lengths), buffer_size=256).costs
-        most = costs[: len(costs) * 4 // 5]
-        return float(most.max(axis=1).sum() / most.mean(axis=1).sum())
-
-    assert of_most(16) - 1 < 2 * (of_most(4) - 1)
-
-
-def per_longest(shapes: GroupShapes, *, packed: bool) -> np.ndarray:
-    return shapes.longest.astype(np.float64)
-
-
-@pytest.mark.parametrize(
-    ("cost", "packed", "max_wait"),
-    [(FittedCost(per_group=0.3, per_token=0.0, per_pair=0.0), False, 32), (per_longest, True, 3)],
-)
-def test_where_cost_does_not_grow_with_samples_groups_fill_the_budget_and_hardly_any_waits(
-    cost: Cost, packed: bool, max_wait: int
-) -> None:
-    lengths = drawn("ultrachat", 3000, seed=2)
-    # One rank has less than the others, and no cost tells it to make smaller groups.
-    sources = [lengths[:750].tolist(), lengths[750:1750].tolist(), lengths[1750:].tolist()]
-    policy = Even(MAX_TOKENS, packed=packed, cost=cost, max_wait=max_wait)
-    rounds = list(play(policy, sources, buffer_size=512))
-    made = sum(turns[2].steps for turns in rounds if 2 in turns)
-    assert made <= 1.2 * lengths[1750:].sum() / MAX_TOKENS
-    assert (
-        max(turn.window.ages.max() for turns in rounds for turn in turns.values()) <= max_wait + 3
-    )
-
-
 def test_groups_come_to_their_target_though_long_samples_need_a_larger_limit() -> None:
     lengths = np.random.default_rng(0).integers(50, 150, 4000)
     lengths[::500] = 20_000
@@ -147,16 +99,6 @@ def test_long_samples_are_not_left_to_the_last_quarter() -> None:
         taken = np.concatenate([steps[n] for n in quarter])
         means.append((taken**2).sum() / taken.sum())
     assert means[3] < 1.8 * means[0]
-
-
-def test_short_epochs_are_mixed_to_their_end() -> None:
-    """Epochs of which all is in the first windows."""
-    lengths = load_lengths("llava", samples=1_500 * 4, seed=2)
-    most = DISTRIBUTIONS["llava"].max_tokens
-    shards = [lengths[shard] for shard in deal(len(lengths), 4, 2)]
-    result = simulate(Even(most, target_tokens=most // 2), shards, accumulate=2, seed=2)
-    assert result.composition > 0.93
-    assert result.missing == 0
 
 
 # Costs of two parts: both are equal on all ranks, and images are on all or none.

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.cost import GroupShapes
 from evenstep.plan import FixedBatch, PoolSort, Window
 from evenstep.tools.simulate import SimulationResult, simulate
 from plan_world import play
@@ -131,18 +130,6 @@ def test_what_does_not_fit_beside_a_rank_that_runs_out_is_kept_youngest_first(
     taken = sorted(position for group in groups for position in group)
     assert taken == list(range(min(many, len(groups) * batch_size)))
     assert all(1 <= len(group) <= batch_size for group in groups)
-
-
-def quadratic(shapes: GroupShapes, *, packed: bool) -> np.ndarray:
-    return shapes.padded * (shapes.longest + 8192.0)
-
-
-def test_imbalance_is_that_of_the_published_method() -> None:
-    """1.45 was measured of batches of one and pools of 1024, of lognormal lengths."""
-    drawn = np.exp(np.random.default_rng(7).normal(np.log(1024), 1.4, (8, 1024)))
-    lengths = list(drawn.clip(16, 131_072).astype(np.int64))
-    result = simulate(PoolSort(1, cost=quadratic), lengths, buffer_size=1024)
-    assert 0.85 * 1.45 < result.imbalance < 1.15 * 1.45
 
 
 def accumulated(policy: PoolSort, ranks: int = 4, accumulate: int = 4) -> SimulationResult:

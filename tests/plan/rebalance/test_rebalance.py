@@ -122,18 +122,6 @@ def test_rollouts_are_even(ranks: int, packed: bool, limit: float, max_tokens: i
     assert plan.micro_batches <= fewest_micro_batches(lengths, packed=packed, **options) + 1
 
 
-def test_no_plan_is_more_even_than_the_longest_sequences_allow() -> None:
-    lengths = np.array([8, 2, 2, 2])
-    # The first takes 64 on one rank, and the others have no more than 12 for the other rank.
-    assert least_imbalance(lengths**2, lengths, ranks=2, max_tokens=8) == 64 / (76 / 2)
-    assert plan_rebalance(lengths, ranks=2, max_tokens=8, cost=lengths**2).time == 64
-
-
-def test_costs_decide_where_lengths_are_equal() -> None:
-    plan = plan_rebalance([4] * 4, ranks=2, max_tokens=16, cost=[5.0, 1.0, 3.0, 3.0])
-    assert plan.costs.sum(axis=1).tolist() == [6, 6]
-
-
 WRONG = [
     ({"lengths": [5]}, ConfigurationError, r"1 sequences are fewer than ranks=2"),
     ({"lengths": [5, 200]}, SampleError, r"sequence 1 has 200 tokens, over max_tokens=100"),

@@ -3,7 +3,6 @@ way to shard is good for, and which one is chosen."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from itertools import permutations
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from benchmarks.papers.wlb.packing_run import cut_at_windows
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import (
     METHODS,
     KernelLatency,
@@ -100,30 +98,6 @@ def test_every_token_is_on_one_rank_once_in_order_and_can_be_put_back(
         assert sharding.indices(rank).tolist() == expected
 
 
-@by_method
-def test_what_is_not_a_sequence_or_a_rank_is_refused(make: Make) -> None:
-    for lengths, ranks, says in (
-        ([], 2, "at least one document"),
-        ([[3]], 2, "shape"),
-        ([3.0], 2, "float64"),
-        ([3, 0], 2, "document 1 of the sequence has 0 tokens"),
-        ([3], 0, "ranks=0"),
-    ):
-        with pytest.raises(ConfigurationError, match=says):
-            make(np.array(lengths), ranks)
-    for rank in (-1, 2):
-        with pytest.raises(ConfigurationError, match=f"rank={rank}"):
-            make(np.array([8]), 2).indices(rank)
-
-
-def test_a_copy_is_as_small_as_the_fragments() -> None:
-    sharding = shard_per_document(np.array([70_000, 61_072]), 4)
-    positions = sharding.permutation
-    data = pickle.dumps(sharding)
-    assert len(data) < 5_000 < positions.nbytes
-    assert np.array_equal(pickle.loads(data).permutation, positions)
-
-
 # Tiles of attention
 
 FRAGMENTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40)), min_size=1, max_size=5)
@@ -158,22 +132,6 @@ def pretraining(count: int, seed: int = 0) -> list[Int64Array]:
     sequences = np.split(pieces, np.flatnonzero(np.diff(number)) + 1)[:count]
     assert all(int(lengths.sum()) == CONTEXT for lengths in sequences)
     return sequences
-
-
-@pytest.mark.parametrize("ranks", [1, 8])
-def test_the_cost_of_one_document_is_equal_on_all_ranks(ranks: int) -> None:
-    sharding = shard_per_sequence([CONTEXT], ranks)
-    assert np.ptp(pairs_of(sharding)) == 0
-    assert sharding.fragments.tolist() == [2] * (ranks - 1) + [1]
-
-
-@pytest.mark.parametrize("ranks", [2, 16])
-def test_pairs_are_equal_to_a_thousandth_with_no_padding(ranks: int) -> None:
-    shardings = [shard_per_document(lengths, ranks) for lengths in pretraining(20)]
-    imbalance = [pairs.max() / pairs.mean() for pairs in map(pairs_of, shardings)]
-    assert max(imbalance) <= 1.002
-    assert np.mean(imbalance) <= 1.001
-    assert all(sharding.tokens.tolist() == [CONTEXT // ranks] * ranks for sharding in shardings)
 
 
 @given(lengths=LENGTHS, ranks=RANKS)
@@ -239,15 +197,3 @@ def test_no_method_to_choose_from_has_a_faster_slowest_rank_or_as_fast_with_fewe
     first = next(m for m in methods if ranked[m] == best)
     # A sharding that hybrid adopts from another method is called by that one's name.
     assert chosen.method == first or (first == "hybrid" and same(chosen, shardings[chosen.method]))
-
-
-def test_methods_latencies_and_tiles_that_are_none_are_refused() -> None:
-    unknown = (), ("zigzag",), "hybrid", ("hybrid", "hybrid"), ("per-sequence", "whole")
-    for methods in unknown:
-        with pytest.raises(ConfigurationError, match="each once"):
-            shard([10], 2, methods=methods)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="finite"):
-        shard([10, 20], 2, latency=lambda queries, keys: queries * np.nan)
-    for tile in (0, -1, 1.5, True):
-        with pytest.raises(ConfigurationError, match="tile"):
-            TileLatency(tile=tile)  # type: ignore[arg-type]

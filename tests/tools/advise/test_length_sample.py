@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from evenstep.errors import ConfigurationError
 from evenstep.tools.advise import draw_length_sample
 from evenstep.tools.advise.length_sources import draw_lines
-from evenstep.tools.simulate import sample_lengths
 
 WORDS = ["Every", "rank", "makes", "the", "same", "number", "of", "steps"]
 
@@ -99,30 +97,6 @@ def test_text_token_ids_and_lengths_of_the_same_samples_agree(
     assert of_folder.lengths.tolist() == words_in(37)
 
 
-def test_a_hugging_face_folder_is_read(tmp_path: Path, tokenizer: str) -> None:
-    datasets = pytest.importorskip("datasets")
-    made = datasets.Dataset.from_dict({"text": texts(25), "ids": [[1] * n for n in words_in(25)]})
-    made.save_to_disk(tmp_path / "plain")
-    datasets.DatasetDict({"dev": made}).save_to_disk(tmp_path / "splits")
-    plain = str(tmp_path / "plain")
-    assert draw_length_sample(plain, tokenizer=tokenizer).lengths.tolist() == words_in(25)
-    assert draw_length_sample(f"{plain}:ids").lengths.tolist() == words_in(25)
-    some = draw_length_sample(f"{plain}:ids", size=10)
-    assert (len(some.lengths), some.total, some.longest) == (10, 25, None)
-    splits = str(tmp_path / "splits")
-    assert draw_length_sample(f"{splits}:ids", split="dev").total == 25
-    with pytest.raises(ConfigurationError, match=r"no split 'train'.* dev"):
-        draw_length_sample(f"{splits}:ids")
-
-
-def test_a_distribution_is_drawn_and_has_no_end() -> None:
-    length_sample = draw_length_sample("mm-mix", size=40, seed=3)
-    assert (length_sample.lengths == sample_lengths("mm-mix", 40, 3)).all()
-    assert (length_sample.total, length_sample.longest, length_sample.whole) == (None, 8192, False)
-    with pytest.raises(ConfigurationError, match="unlimited"):
-        draw_length_sample("mm-mix", size=None)
-
-
 def test_every_line_is_equally_likely_to_be_drawn_however_long(tmp_path: Path) -> None:
     path = Path(
         jsonl_file(
@@ -139,60 +113,6 @@ def test_every_line_is_equally_likely_to_be_drawn_however_long(tmp_path: Path) -
     # Chi-squared with 23 degrees of freedom exceeds 60 once in 30,000.
     expected = draws * size / 24
     assert ((counts - expected) ** 2 / expected).sum() < 60
-
-
-def test_lengths_can_be_cut_and_the_cut_ones_are_counted(tmp_path: Path) -> None:
-    np.save(tmp_path / "l.npy", [5, 10, 20, 40])
-    cut = draw_length_sample(str(tmp_path / "l.npy")).cut_to(10)
-    assert cut.lengths.tolist() == [5, 10, 10, 10]
-    assert (cut.cut.samples, cut.longest, cut.max_length) == (2, 10, 10)
-    with pytest.raises(ConfigurationError, match="max_length=0"):
-        cut.cut_to(0)
-
-
-def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    datasets.Dataset.from_dict({"a": [1], "b": [2]}).save_to_disk(tmp_path / "folder")
-    for data in (
-        jsonl_file(tmp_path / "d.jsonl", [{"a": 1, "b": 2}]),
-        parquet_file(tmp_path / "d.parquet", a=[1], b=[2]),
-        str(tmp_path / "folder"),
-    ):
-        for column in ("", ":c"):
-            with pytest.raises(ConfigurationError, match="a, b"):
-                draw_length_sample(f"{data}{column}")
-
-
-def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("transformers", "datasets"):
-        monkeypatch.setitem(sys.modules, package, None)
-    data = jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}])
-    with pytest.raises(ImportError, match=r"transformers: pip install .\.\[hub\]"):
-        draw_length_sample(data, tokenizer="somebody/tokens")
-    with pytest.raises(ImportError, match=r"datasets: pip install .\.\[hub\]"):
-        draw_length_sample("somebody/samples")
-
-
-@pytest.mark.parametrize(
-    ("data", "tokenizer", "said"),
-    [
-        ("gone.npy", None, "no file .*gone.npy"),
-        ("gone.parquet:text", None, "no file .*gone.parquet"),
-        ("gone.jsonl", None, "no file .*gone.jsonl"),
-        ("gone.csv", None, "cannot read .*gone.csv: give FILE.npy"),
-        ("d.jsonl", "gone.json", "cannot load the tokenizer .*gone.json"),
-        ("d.jsonl", "bad.json", "cannot load the tokenizer .*bad.json"),
-    ],
-)
-def test_data_or_a_tokenizer_that_is_not_there_is_named(
-    tmp_path: Path, data: str, tokenizer: str | None, said: str
-) -> None:
-    pytest.importorskip("transformers")
-    jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}])
-    (tmp_path / "bad.json").write_text("{}")
-    given = None if tokenizer is None else str(tmp_path / tokenizer)
-    with pytest.raises(ConfigurationError, match=said):
-        draw_length_sample(str(tmp_path / data), tokenizer=given)
 
 
 @pytest.mark.parametrize(

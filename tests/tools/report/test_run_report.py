@@ -189,20 +189,3 @@ def test_slow_ranks_are_named_with_their_share_of_the_time_and_drawn(
     (told,) = json.loads(capsys.readouterr().out)["runs"]
     assert [(each["rank"], each["until"]) for each in told["slow"]] == [(5, None), (2, 9)]
     assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_images_are_shown_of_the_runs_that_have_any(tmp_path: Path) -> None:
-    text = read_run(write_log(tmp_path / "text.jsonl", 5))
-    both = read_run(write_log(tmp_path / "both.jsonl", 5, images=7))
-    assert both.figures["images of an update"] == "7.0"
-    assert set(both.figures) - set(text.figures) == {"images of an update"}
-
-
-def test_the_last_updates_alone_are_reported(tmp_path: Path, capsys: Any) -> None:
-    path = write_log(tmp_path / "a.jsonl", 9)
-    with path.open("a") as file:
-        file.writelines(json.dumps(step_of(9 + n, imbalance=1.0)) + "\n" for n in range(4))
-    assert evenstep(["report", str(path), "--last", "4", "--json"]) == 0
-    (run,) = json.loads(capsys.readouterr().out)["runs"]
-    assert run["updates"] == 4
-    assert run["shares"]["ranks"] == 0

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from evenstep.cost import PaddedTokenCost
-from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, FixedBatch, Policy
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.tools.advise import Advice, LengthSample, advise, set_up
@@ -57,15 +56,6 @@ def test_time_waited_is_grey_and_each_rank_has_its_colour(tmp_path: Path) -> Non
         assert coloured(even, colour) > coloured(ragged, colour) > 1000
     # What is left of the grey in the even picture is its patch in the legend.
     assert coloured(ragged, IDLE) > 10 * coloured(even, IDLE)
-
-
-def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    nothing, path = np.empty((0, 2)), tmp_path / "empty.png"
-    for panels in ([], [StepPanel(title="none", seconds=nothing)]):
-        with pytest.raises(ConfigurationError, match="seconds"):
-            plot_steps(panels, path, title="none")
-    assert not path.exists()
 
 
 # Advice
@@ -117,15 +107,3 @@ def test_all_parts_of_the_advice_are_shown() -> None:
     assert f"{advice.summary.cv:.2f}" in text
     assert f"{advice.prediction('even').figures['efficiency']:.1%}" in text
     assert lines_of(advice.recommendation.code) in text
-
-
-def test_the_code_can_be_copied() -> None:
-    advice = made()
-    text = advice_text(advice)
-    begin = text.index("    import evenstep")
-    block = text[begin : text.index("\n\nPredicted on", begin)].splitlines()
-    assert "\n".join(line[4:] for line in block) == advice.recommendation.code
-
-
-def test_all_samples_are_called_so() -> None:
-    assert "all 160 samples" in lines_of(advice_text(made(whole=True)))

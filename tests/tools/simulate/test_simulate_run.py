@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 import evenstep
 from benchmarks.planning.image_cells import drawn_images
 from evenstep.batch import Composition
-from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost, VisionLanguageCost
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.cost import PaddedTokenCost, TransformerCost, VisionLanguageCost
 from evenstep.plan import Even, FixedBatch, Policy, PoolSort, TokenBudget
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.result import measure
@@ -88,13 +87,6 @@ def test_imbalance_weighs_steps_by_cost_and_its_percentile_does_not() -> None:
     assert result.imbalance_p95 == pytest.approx(np.quantile([1.0, 1.5], 0.95))
 
 
-@pytest.mark.parametrize(("buffer_size", "delay"), [(1, 0), (2, 1), (4, 3)])
-def test_delay_counts_steps_from_entering_the_window(buffer_size: int, delay: int) -> None:
-    result = simulate(FixedBatch(1), arrays([1] * 8, [1] * 8), buffer_size=buffer_size)
-    assert result.steps == 8
-    assert result.max_delay_steps == delay
-
-
 def test_what_is_not_delivered_or_dropped_is_missing_and_counted() -> None:
     policy = TokenBudget(8)
     epoch = run_epoch(policy, arrays([3] * 4, []), exhausted="stop")
@@ -105,25 +97,6 @@ def test_what_is_not_delivered_or_dropped_is_missing_and_counted() -> None:
     assert (result.composition, result.samples_per_update) == (1.0, 0.0)
     dropped = simulate(FixedBatch(3, drop_last=True), arrays([1] * 7, [1] * 7))
     assert (dropped.emitted, dropped.dropped, dropped.missing) == (12, 2, 2)
-
-
-def test_costs_are_measured_in_the_policys_cost_unless_another_is_given() -> None:
-    shards = arrays([10, 2], [4, 4])
-    tokens = simulate(FixedBatch(2, cost=TokenCost()), shards)
-    assert tokens.costs.tolist() == [[12.0, 8.0]]
-    assert tokens.efficiency == pytest.approx(20 / 24)
-    assert simulate(FixedBatch(2), shards, cost=TokenCost()).costs.tolist() == [[12.0, 8.0]]
-
-
-def test_useful_cost_is_that_of_each_sample_without_padding() -> None:
-    cost = TransformerCost(layers=1, hidden_size=8, heads=1, ffn_size=8)
-    result = simulate(FixedBatch(2), arrays([10, 2]), cost=cost)
-
-    def cost_of(length: int) -> float:
-        return cost.per_token * length + cost.per_pair * length**2
-
-    assert result.costs == pytest.approx(np.array([[2 * cost_of(10)]]))
-    assert result.efficiency == pytest.approx((cost_of(10) + cost_of(2)) / (2 * cost_of(10)))
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -156,28 +129,6 @@ def test_composition_tells_random_batches_from_sorted_ones() -> None:
     assert random.composition == pytest.approx(1, abs=0.05)
     assert by_length.composition < 0.1
     assert random.tokens_per_update_cv < by_length.tokens_per_update_cv
-
-
-def test_an_update_is_as_many_steps_as_are_accumulated() -> None:
-    shards = arrays([10, 1000] * 4)
-    apart = simulate(FixedBatch(1), shards)
-    pairs = simulate(FixedBatch(1), shards, accumulate=2)
-    assert (apart.samples_per_update, pairs.samples_per_update) == (1, 2)
-    assert apart.tokens_per_update_cv == pytest.approx(990 / 1010)
-    assert pairs.tokens_per_update_cv == pytest.approx(0, abs=1e-6)
-    assert pairs.composition > 1  # where a random update may hold two of a kind
-    assert pairs.samples_per_step == 1
-
-
-def test_what_cannot_be_simulated_is_refused_before_the_run() -> None:
-    with pytest.raises(SampleError, match=r"sample 1 of rank 1 has 65 tokens.*max_tokens=64"):
-        simulate(TokenBudget(64), arrays([1, 2], [3, 65]))
-    with pytest.raises(ConfigurationError, match="no samples"):
-        simulate(FixedBatch(1), arrays([], []))
-    with pytest.raises(ConfigurationError, match="identities"):
-        simulate(FixedBatch(1), arrays([1, 2]), identities=arrays([0]))
-    with pytest.raises(ConfigurationError, match="rank 1 has a length of 0"):
-        simulate(FixedBatch(1), arrays([1], [0]))
 
 
 def test_a_result_tells_the_parts_apart_where_the_cost_does() -> None:

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.cost import PaddedTokenCost
-from evenstep.errors import ConfigurationError
 from evenstep.plan.groups import Groups
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.tools.simulate import deal, simulate
@@ -18,7 +17,6 @@ from evenstep.tools.simulate.run import run_epoch
 from evenstep.tools.simulate.yardsticks import (
     YARDSTICKS,
     bucketed_max_tokens,
-    filled,
     length_grouped,
     max_tokens,
     megabatch,
@@ -91,34 +89,6 @@ def test_length_grouped_orders_a_permutation_as_hugging_face_does(
     assert order.tolist() == expected
 
 
-# Batches under a number of tokens
-
-
-@few
-@given(LENGTHS, st.integers(1, 3000), st.integers(1, 200))
-def test_batches_take_all_that_fits_and_only_single_samples_exceed_the_limit(
-    lengths: np.ndarray, limit: int, run: int
-) -> None:
-    order = sorted_runs(np.arange(len(lengths)), lengths, run)
-    groups = filled(order, lengths, limit, run)
-    assert groups.members.tolist() == order.tolist()
-    shapes = groups.shapes(lengths)
-    assert ((shapes.padded <= limit) | (shapes.samples == 1)).all()
-    for end in groups.offsets[1:-1].tolist():
-        begin = int(groups.offsets[groups.offsets.searchsorted(end) - 1])
-        with_next = (end + 1 - begin) * lengths[order[begin : end + 1]].max()
-        assert end % run == 0 or with_next > limit
-    starts = set(groups.offsets.tolist())
-    assert starts >= set(range(0, len(order), run))
-
-
-def test_bucketed_batches_and_their_order_differ_between_seeds() -> None:
-    lengths = np.random.default_rng(0).integers(1, 100, 500)
-    drawn = [listed(bucketed_max_tokens(lengths, 1, s, 1000, bucket=100)[0]) for s in range(3)]
-    assert len({tuple(map(tuple, one)) for one in drawn}) == 3
-    assert len({frozenset(map(frozenset, one)) for one in drawn}) == 3
-
-
 # In a simulation
 
 GIVEN = PolicyOptions(max_tokens=700, batch_size=3, cost=PaddedTokenCost())
@@ -140,9 +110,3 @@ def test_a_simulation_makes_the_steps_that_were_formed(
     figures = simulate(yardstick, [lengths[shard] for shard in shards], **given_)
     assert (figures.policy, figures.samples, figures.missing) == (name, len(lengths), 0)
     assert figures.filler_steps == 0
-
-
-@pytest.mark.parametrize("name", sorted(YARDSTICKS))
-def test_sizes_below_1_are_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="=0 must be at least 1"):
-        YARDSTICKS[name](PolicyOptions(max_tokens=0, batch_size=0, cost=PaddedTokenCost()))

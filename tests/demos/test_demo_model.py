@@ -1,52 +1,12 @@
-"""What demos are made of: ranks in real processes, and the model."""
+"""The model of the demos sees no padding and nothing later."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import time
-from pathlib import Path
-
-import psutil
 import pytest
 import torch
-import torch.distributed as dist
 
 from evenstep.batch import PadCollator
 from evenstep_demos.models import PaddedGPT
-from evenstep_demos.ranks import RankFailedError, run_ranks
-
-
-def one_is_killed(folder: Path, culprit: int) -> None:
-    (folder / f"{os.getpid()}").touch()
-    dist.barrier()
-    if dist.get_rank() == culprit:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.barrier()
-
-
-def _gone(pids: list[int]) -> bool:
-    """Waits for processes that are on their way out."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if not any(psutil.pid_exists(pid) for pid in pids):
-            return True
-        time.sleep(0.1)
-    return False
-
-
-def test_a_killed_rank_is_named_and_its_peer_does_not_wait_for_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Forked, for ranks that are spawned import torch: the whole demo has such ranks."""
-    forked = multiprocessing.get_context("fork")
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked)
-    with pytest.raises(RankFailedError, match="rank 1 failed: killed by SIGKILL"):
-        run_ranks(one_is_killed, 2, tmp_path, 1)
-    pids = [int(path.name) for path in tmp_path.iterdir()]
-    assert len(pids) == 2
-    assert _gone(pids)
 
 
 @pytest.fixture
