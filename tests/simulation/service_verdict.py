@@ -148,10 +148,13 @@ def _difference(state: str, wanted: str) -> str | None:
 
 
 def _nothing_left(attempt: ServiceAttempt, expected: Sequence[Undisturbed]) -> str | None:
-    """When all ranks have had all, no role holds samples for them, unless a constructor that has
-    died has left some behind."""
+    """When all ranks have had all, and only then are roles asked how they are, no role holds samples
+    for them, unless a constructor that has died has left some behind. A rank that comes to its end
+    has the last steps released, so before that they are held."""
     run = attempt.settings
-    regular = all(report.finished for report in attempt.reports) and attempt.status
+    regular = attempt.status and all(
+        report.finished and report.ended_at <= attempt.status_at for report in attempt.reports
+    )
     constructors = attempt.status.get("constructors", [])
     if run.late or any("silent_seconds" in each for each in constructors):
         return None  # what is said may be old

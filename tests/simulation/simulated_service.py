@@ -80,6 +80,8 @@ class ServiceAttempt:
         self.service_error: BaseException | None = None
         self.closed_at: float | None = None
         self.status: dict[str, Any] = {}
+        self.status_at = 0.0
+        """When it was asked for: what roles say may be that old."""
         self._changed: list[Any] = []
         self.driver = simulated_processes.start_process(self.world, "service", self._serve, None)
         self._begin_life(0)
@@ -117,6 +119,7 @@ class ServiceAttempt:
                 life += 1
                 self._begin_life(life, changed)
             change.join()
+            self.status_at = world.now
             try:
                 self.status = service.status()
             except EvenstepError:  # a registry may be longer in coming than a status waits
