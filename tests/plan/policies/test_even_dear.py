@@ -49,7 +49,9 @@ def test_updates_take_as_long_on_every_rank_where_ranks_wait_at_their_end(
     # Two padded groups fill few of the last updates that have no long document on this rank.
     assert found.imbalance < (1.05 if accumulate == 2 and not packed else 1.04)
     updates = np.add.reduceat(found.costs, np.arange(0, found.steps, accumulate))
-    assert imbalance_but_for_the_end(updates, packed) < 1.012
+    assert (
+        imbalance_but_for_the_end(updates, packed) < 1.017
+    )  # with the small windows of the beginning
     # The steps of an update are not even, which is what makes room for long documents.
     assert imbalance_but_for_the_end(found.costs) > 1.05
     if accumulate == 4:  # of two steps, the longest documents still fill most of one update
