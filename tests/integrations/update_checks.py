@@ -44,7 +44,7 @@ def sized_loader() -> evenstep.DataLoader:
     """One that chooses the steps of its updates: 4 on two ranks."""
     cost = FittedCost(per_group=2.0, per_token=1.0, per_pair=0.0)
     policy = evenstep.Even(256, cost=cost)
-    return loader_of(None, policy=policy, update_tokens=448, buffer_size="auto")
+    return loader_of(None, policy=policy, update_tokens=448, buffer_size="auto", seed=1)
 
 
 def gradient_of(model: torch.nn.Module) -> torch.Tensor:

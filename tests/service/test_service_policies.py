@@ -310,7 +310,7 @@ def test_images_are_limited_and_count(tmp_path: Path) -> None:
     [
         ({"policy": "even"}, r"'even' is no policy: pass policy=evenstep.Even.* or strategy="),
         ({"polcy": POLICIES["even"]}, "Job has no argument polcy=; policy= is meant"),
-        ({"sources": 3}, "sources is a int, not a list of evenstep.service.Source"),
+        ({"sources": 3}, "sources is a int and must be a list"),
         ({"memory": evenstep.Memory()}, "must be an evenstep.service.ServiceMemory"),
         ({"strategy": job_of}, "pass one of both"),
         ({"max_tokens": 100}, "give the policy the number"),

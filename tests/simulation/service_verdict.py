@@ -149,8 +149,8 @@ def _difference(state: str, wanted: str) -> str | None:
 
 def _nothing_left(attempt: ServiceAttempt, expected: Sequence[Undisturbed]) -> str | None:
     """When all ranks have had all, and only then are roles asked how they are, no role holds
-    samples for them, unless a constructor that has died has left some behind. A rank that comes to its end
-    has the last steps released, so before that they are held."""
+    samples for them, unless a constructor that has died has left some behind. A rank that comes to
+    its end has the last steps released, so before that they are held."""
     run = attempt.settings
     regular = attempt.status and all(
         report.finished and report.ended_at <= attempt.status_at for report in attempt.reports

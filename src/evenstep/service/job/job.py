@@ -340,7 +340,8 @@ class Job(NamesArguments):
         sources = tuple(self.sources) if isinstance(self.sources, Iterable) else ()
         if not sources or not all(isinstance(each, Source) for each in sources):
             raise ConfigurationError(
-                f"sources is a {type(self.sources).__name__}, not a list of evenstep.service.Source"
+                f"sources is a {type(self.sources).__name__} and must be a list of one "
+                "evenstep.service.Source or more"
             )
         names = [source.name for source in sources]
         twice = sorted({name for name in names if names.count(name) > 1})
