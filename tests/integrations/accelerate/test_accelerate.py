@@ -173,7 +173,8 @@ def test_rates_end_with_the_data_and_an_evaluation_is_of_all_tokens(tmp_path: Pa
 def test_the_example_goes_on_where_it_stopped(tmp_path: Path) -> None:
     script = Path(__file__).parents[3] / "examples" / "accelerate_loop.py"
     arguments = ["--folder", str(tmp_path / "saved"), "--stop-after", "2"]
-    for ranks, first in ((2, 0), (1, 2)):
+    # One rank makes twice the steps in an update, so the two before count as one.
+    for ranks, first in ((2, 0), (1, 1)):
         said = torchrun(ranks, script, *arguments, log=tmp_path)
         assert re.findall(r"epoch 0 update (\d+)", said) == [str(first), str(first + 1)]
 
